@@ -1,0 +1,60 @@
+// One sequence on a model.
+#pragma once
+
+#include "internal.hpp"
+
+#include "ggml-cpu.h"
+
+#include <deque>
+
+struct pc_context {
+    pc_model * model = nullptr;
+    llama_context * ctx = nullptr;
+    ggml_threadpool * pool = nullptr;
+    ggml_threadpool * pool_batch = nullptr; // the same as pool when both have as many threads
+
+    uint32_t n_ctx = 0;
+    uint32_t n_batch = 0;
+    uint32_t n_outputs = 0;
+
+    // What the memory holds, token by token. Kept in step with it: when a pass fails, both are emptied.
+    std::vector<llama_token> history;
+    bool logits_ready = false;              // the last output row belongs to the last token of history
+    llama_token pending = LLAMA_TOKEN_NULL; // chosen by the last step, not computed yet
+
+    // The recurrent part of the memory after `n_tokens` of history, with the logits there. The attention part needs no
+    // copy: its cells stay valid as long as history keeps these tokens, so a checkpoint is dropped when it does not.
+    struct checkpoint {
+        size_t n_tokens = 0;
+        std::vector<uint8_t> state;
+        std::vector<float> logits;
+    };
+    std::deque<checkpoint> checkpoints;
+    size_t n_checkpoints_max = 0;
+
+    std::atomic<bool> cancelled{ false };
+    pc_poll_fn poll = nullptr;
+    void * user = nullptr;
+    std::chrono::steady_clock::time_point next_poll{};
+    uint32_t n_unpolled = 0;
+
+    pc_stats stats{};
+
+    pc_context() = default;
+    pc_context(const pc_context &) = delete;
+    pc_context & operator=(const pc_context &) = delete;
+    ~pc_context();
+
+    bool stop_requested();
+    void forget();             // empties memory and history
+    void cut(size_t n_tokens); // keeps the first n_tokens of history; they must be cuttable
+    bool cuttable(size_t n_tokens) const;
+    bool restore(size_t n_at_most, size_t n_prompt); // to the best checkpoint, false: there is none
+    void save_checkpoint();
+    void compute(const llama_token * tokens, size_t n_tokens, bool every_row); // appends; at most n_batch tokens
+    void append(const llama_token * tokens, size_t n_tokens);                  // any number; logits of the last
+    void check_tokens(const llama_token * tokens, size_t n_tokens) const;
+    void check_room(size_t n_tokens) const;
+
+    const float * last_logits();
+};

@@ -1,0 +1,127 @@
+// Sampler chains.
+#include "internal.hpp"
+#include "json-schema-to-grammar.h"
+
+#include <cmath>
+
+using namespace pyclover;
+
+namespace {
+
+std::string grammar_of_schema(const char * json_schema) {
+    try {
+        return json_schema_to_grammar(common_json::parse(json_schema));
+    } catch (const assertion &) {
+        throw;
+    } catch (const std::exception & e) {
+        throw error(PC_BAD_GRAMMAR, std::string("the JSON schema cannot be turned into a grammar: ") + e.what());
+    }
+}
+
+common_params_sampling translated(const pc_model * model, const pc_sampler_params & p) {
+    common_params_sampling out;
+    out.seed = p.seed;
+    out.temp = p.temperature;
+    out.top_k = p.top_k;
+    out.top_p = p.top_p;
+    out.min_p = p.min_p;
+    out.typ_p = p.typical_p;
+    out.penalty_repeat = p.repeat_penalty;
+    out.penalty_last_n = p.repeat_last_n;
+    out.penalty_freq = p.frequency_penalty;
+    out.penalty_present = p.presence_penalty;
+    out.dry_multiplier = p.dry_multiplier;
+    out.dry_base = p.dry_base;
+    out.dry_allowed_length = p.dry_allowed_length;
+    out.dry_penalty_last_n = p.dry_penalty_last_n;
+    out.ignore_eos = p.ignore_eos != 0;
+    out.no_perf = true;
+    for (size_t i = 0; i < p.n_bias; i++) {
+        const int32_t token = p.bias_tokens[i];
+        if (token < 0 || token >= model->n_vocab) {
+            throw error(PC_BAD_ARGUMENT, "logit_bias names token " + std::to_string(token) +
+                                             ", which is not in the vocabulary of " + std::to_string(model->n_vocab));
+        }
+        out.logit_bias.push_back({ token, p.bias_values[i] });
+    }
+    if (out.ignore_eos) {
+        for (int32_t token = 0; token < model->n_vocab; token++) {
+            if (llama_vocab_is_eog(model->vocab, token)) {
+                out.logit_bias.push_back({ token, -INFINITY });
+            }
+        }
+    }
+    if (p.grammar != nullptr && p.json_schema != nullptr) {
+        throw error(PC_BAD_ARGUMENT, "grammar and json_schema exclude each other");
+    }
+    if (p.grammar != nullptr) {
+        out.grammar = { COMMON_GRAMMAR_TYPE_USER, p.grammar };
+    } else if (p.json_schema != nullptr) {
+        out.grammar = { COMMON_GRAMMAR_TYPE_USER, grammar_of_schema(p.json_schema) };
+    }
+    return out;
+}
+
+bool is_plain_argmax(const pc_model * model, const common_params_sampling & p) {
+    int32_t n_suppressed = 0;
+    llama_vocab_get_suppress_tokens(model->vocab, &n_suppressed);
+    const bool penalties =
+        p.penalty_last_n != 0 && (p.penalty_repeat != 1.0f || p.penalty_freq != 0.0f || p.penalty_present != 0.0f);
+    const bool dry = p.dry_multiplier != 0.0f;
+    return p.temp <= 0.0f && !penalties && !dry && p.logit_bias.empty() && p.grammar.empty() && n_suppressed == 0;
+}
+
+} // namespace
+
+extern "C" int pc_sampler_create(const pc_model * model, const pc_sampler_params * params, pc_sampler ** out) {
+    return guarded([&] {
+        required(model, "model");
+        required(params, "params");
+        *required(out, "out") = nullptr;
+        clear_error_lines();
+        common_params_sampling settings = translated(model, *params);
+        common_sampler * made = nullptr;
+        try {
+            made = common_sampler_init(model->model, settings);
+        } catch (const assertion &) {
+            throw;
+        } catch (const std::exception & e) {
+            throw error(settings.grammar.empty() ? PC_BAD_ARGUMENT : PC_BAD_GRAMMAR, e.what());
+        }
+        if (made == nullptr) {
+            throw error(PC_BAD_GRAMMAR, "llama.cpp could not use the grammar");
+        }
+        auto * handle = new pc_sampler;
+        handle->sampler = made;
+        handle->seed = common_sampler_get_seed(made);
+        handle->argmax = is_plain_argmax(model, settings);
+        *out = handle;
+    });
+}
+
+extern "C" void pc_sampler_free(pc_sampler * sampler) {
+    if (sampler != nullptr) {
+        common_sampler_free(sampler->sampler);
+        delete sampler;
+    }
+}
+
+extern "C" int pc_sampler_seed(const pc_sampler * sampler, uint32_t * out) {
+    return guarded([&] { *required(out, "out") = required(sampler, "sampler")->seed; });
+}
+
+extern "C" int pc_sampler_accept(pc_sampler * sampler, const int32_t * tokens, size_t n_tokens) {
+    return guarded([&] {
+        required(sampler, "sampler");
+        for (size_t i = 0; i < n_tokens; i++) {
+            common_sampler_accept(sampler->sampler, tokens[i], false); // false: not generated, the grammar starts after it
+        }
+    });
+}
+
+extern "C" int pc_schema_to_grammar(const char * json_schema, pc_buffer * out) {
+    return guarded([&] {
+        const std::string grammar = grammar_of_schema(required(json_schema, "json_schema"));
+        give_bytes(out, grammar.data(), grammar.size());
+    });
+}

@@ -1,0 +1,239 @@
+"""`clover-run generate`: text from a prompt, shown as it comes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from pyclover.cli import options
+from pyclover.cli.output import Output, speed
+from pyclover.cli.prompts import read_prompt, read_text, unescape
+from pyclover.cli.values import on_off_auto
+from pyclover.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyclover.clover import Clover
+    from pyclover.engine.results import Stats
+
+SAMPLE_MODEL = "tiny"
+CANCELLED = 130
+
+
+@click.command(cls=options.SectionCommand, short_help="Generate text from a prompt.")
+@click.option(
+    "-m",
+    "--model",
+    default=SAMPLE_MODEL,
+    metavar="FILE",
+    help="GGUF file, any shard of a split one. [default: tiny, the sample model in the package; its text is noise]",
+)
+@click.option("-p", "--prompt", default=None, metavar="TEXT", help="The prompt.")
+@click.option(
+    "-f",
+    "--file",
+    "prompt_file",
+    default=None,
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+    help="File with the prompt; - for standard input. Without -p and -f, what is piped in is the prompt.",
+)
+@click.option(
+    "-n",
+    "--predict",
+    "--n-predict",
+    "max_tokens",
+    type=click.IntRange(min=-2),
+    default=-1,
+    metavar="N",
+    help="Tokens to generate at most; -1 or -2 = until the context is full. [default: -1]",
+)
+@click.option(
+    "-r",
+    "--stop",
+    "--reverse-prompt",
+    "stop",
+    multiple=True,
+    metavar="TEXT",
+    help="End where this text comes up; it is not shown. May be repeated.",
+)
+@click.option(
+    "-e",
+    "--escape/--no-escape",
+    "escape",
+    default=True,
+    help=r"Read \n, \t, \x41 and the like in -p and -r as the characters meant. [default: --escape]",
+)
+@click.option(
+    "--display-prompt/--no-display-prompt",
+    "display_prompt",
+    default=False,
+    help="Show the prompt before the text. [default: --no-display-prompt]",
+)
+@click.option(
+    "-co",
+    "--color",
+    "color",
+    is_flag=False,
+    flag_value="on",
+    default="auto",
+    type=on_off_auto,
+    metavar="on|off|auto",
+    help="Colours; without a value: on. [default: auto]",
+)
+@click.option("-q", "--quiet", is_flag=True, help="The text alone: no speed line, no warnings.")
+@options.json_option
+@options.debug_option
+@options.MODEL
+@options.SAMPLING
+@options.SPECULATION
+def generate(
+    *,
+    model: str,
+    prompt: str | None,
+    prompt_file: str | None,
+    max_tokens: int,
+    stop: tuple[str, ...],
+    escape: bool,
+    display_prompt: bool,
+    color: bool | Literal["auto"],
+    quiet: bool,
+    as_json: bool,
+    **values: Any,
+) -> None:
+    """Generate text from a prompt.
+
+    The text goes to standard output as it comes, the speed to standard error. The names of the options are
+    llama.cpp's. Ctrl-C ends the run and keeps the text so far.
+    """
+    if quiet and as_json:
+        raise click.UsageError("--quiet and --json exclude each other.")
+    refuse_speculation(options.SPECULATION.given(values))
+    out = Output("json" if as_json else "quiet" if quiet else "table", color=None if color == "auto" else color)
+    text = read_prompt(prompt, prompt_file, escape=escape)
+    sampling = sampling_keywords(values)
+    stops = [unescape(item, "-r") for item in stop] if escape else list(stop)
+    if "" in stops:
+        raise click.UsageError("-r: an empty text would end every answer at once.")
+
+    from pyclover.clover import Clover
+
+    with contextlib.ExitStack() as stack:
+        with out.progress("loading") as progress:
+            clover = stack.enter_context(Clover(model, progress=progress, **model_keywords(values)))
+        if model == SAMPLE_MODEL:
+            out.talk("note: no -m given, so this is the sample model: random weights, its text is noise.")
+        for warning in clover.warnings:
+            out.warn(warning)
+        request = dict(max_tokens=None if max_tokens < 0 else max_tokens, stop=tuple(stops), **sampling)
+        if as_json:
+            finish_reason = write_json(out, clover, model, text, request)
+        else:
+            if display_prompt:
+                out.write(out.styled(text, fg="yellow"))
+            finish_reason = write_text(out, clover, text, request)
+    if finish_reason == "cancelled":
+        raise click.exceptions.Exit(CANCELLED)
+
+
+def write_text(out: Output, clover: Clover, prompt: str, request: Mapping[str, Any]) -> str:
+    """Streams the text and ends its last line; returns why it ended."""
+    last = None
+    try:
+        for piece in clover.stream(prompt, **request):
+            out.write(piece.text)
+            last = piece
+    except KeyboardInterrupt:
+        return "cancelled"
+    finally:
+        out.end_line()
+    if last is None or last.stats is None:
+        return "cancelled"
+    out.talk(speed_line(last.stats))
+    return str(last.finish_reason)
+
+
+def write_json(out: Output, clover: Clover, model: str, prompt: str, request: Mapping[str, Any]) -> str:
+    """Writes the whole result as one object; returns why the text ended."""
+    result = clover.generate(prompt, **request)
+    out.json(
+        {
+            "model": model,
+            "text": result.text,
+            "tokens": result.tokens,
+            "finish_reason": result.finish_reason,
+            "stop": result.stop,
+            "stats": result.stats.to_dict(),
+            "warnings": clover.warnings,
+        }
+    )
+    return str(result.finish_reason)
+
+
+def speed_line(stats: Stats) -> str:
+    """What was done and how fast; begins with the mode, as every speed of this program."""
+    reused = f" ({stats.n_prompt_reused} reused)" if stats.n_prompt_reused else ""
+    return (
+        f"{stats.mode}: prompt {stats.n_prompt} tokens{reused}, {speed(stats.prompt_tok_per_s)}; "
+        f"generated {stats.n_generated} tokens, {speed(stats.decode_tok_per_s)}"
+    )
+
+
+def model_keywords(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords of `Clover` from the options; a thread count that means "choose" is left out."""
+    chosen = options.MODEL.given(values)
+    for name in ("n_threads", "n_threads_batch"):
+        if chosen.get(name, 1) <= 0:
+            del chosen[name]
+    return chosen
+
+
+def sampling_keywords(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords of `Clover.generate` from the options, files read.
+
+    Raises:
+        click.UsageError: two grammars, or a schema that is no JSON object.
+    """
+    chosen = options.SAMPLING.given(values)
+    sources = [name for name in ("grammar", "grammar_file", "json_schema", "json_schema_file") if name in chosen]
+    if len(sources) > 1:
+        flags = " and ".join("--" + name.replace("_", "-") for name in sources)
+        raise click.UsageError(f"{flags} exclude each other: one grammar or schema at a time.")
+    if "grammar_file" in chosen:
+        chosen["grammar"] = read_text(chosen.pop("grammar_file"), "--grammar-file")
+    if "json_schema_file" in chosen:
+        chosen["json_schema"] = read_text(chosen.pop("json_schema_file"), "--json-schema-file")
+    if "json_schema" in chosen:
+        chosen["json_schema"] = parse_schema(chosen["json_schema"])
+    if "temperature" in chosen:
+        chosen["temperature"] = max(chosen["temperature"], 0.0)
+    biases: dict[int, float] = {}
+    for token, bias in chosen.pop("logit_bias", ()):
+        biases[token] = biases.get(token, 0.0) + bias
+    if biases:
+        chosen["logit_bias"] = biases
+    return chosen
+
+
+def parse_schema(text: str) -> dict[str, Any]:
+    """The JSON schema in `text`."""
+    try:
+        schema = json.loads(text)
+    except ValueError as error:
+        raise click.UsageError(f"the JSON schema is not JSON: {error}.") from None
+    if not isinstance(schema, dict):
+        raise click.UsageError('the JSON schema is not an object; any JSON object would be {"type": "object"}.')
+    return schema
+
+
+def refuse_speculation(given: Mapping[str, Any]) -> None:
+    """Ends the run when drafting is asked for: this version cannot, and a flag is never silently ignored."""
+    if given and given.get("spec_type") != "none":
+        flag = "--" + next(iter(given)).replace("_", "-")
+        raise UsageError(
+            f"{flag}: this version of pyclover cannot draft yet; leave out the --spec-… flags to decode plainly.",
+            option=flag,
+        )

@@ -1,0 +1,310 @@
+"""Options that commands share: names and meanings are llama.cpp's, parameter names are the Python API's keywords.
+
+No default of the API is repeated here: an option that was not given is not passed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from pyclover.cli import values
+
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
+
+CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+
+
+@dataclass
+class State:
+    """What belongs to one run of the program (`click.Context.obj`)."""
+
+    debug: bool = False
+
+
+class SectionOption(click.Option):
+    """An option that stands under its own title in the help."""
+
+    def __init__(self, *args: Any, section: str = "", **attrs: Any) -> None:
+        super().__init__(*args, **attrs)
+        self.section = section
+
+
+class SectionCommand(click.Command):
+    """A command whose help shows its options in sections."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                sections.setdefault(getattr(param, "section", "") or "Options", []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records, col_max=34)
+
+
+class Options:
+    """A group of options under one title; decorates a command and picks its values from the command's arguments."""
+
+    def __init__(self, section: str) -> None:
+        self.section = section
+        self._decorators: list[Callable[[Any], Any]] = []
+        self._names: list[str] = []
+
+    def add(self, *declarations: str, name: str, **attrs: Any) -> None:
+        """One option more; `name` is the keyword of the API."""
+        attrs.setdefault("default", None)
+        self._decorators.append(click.option(name, *declarations, cls=SectionOption, section=self.section, **attrs))
+        self._names.append(name)
+
+    def __call__(self, function: AnyFunction) -> AnyFunction:
+        for decorator in reversed(self._decorators):
+            function = decorator(function)
+        return function
+
+    def given(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The keywords of this group that have a value."""
+        return {name: arguments[name] for name in self._names if arguments.get(name) is not None}
+
+
+def _set_debug(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.ensure_object(State).debug = True
+
+
+debug_option = click.option(
+    "--debug",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_set_debug,
+    help="On an error, show the Python traceback too.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Write one JSON object to standard output.")
+
+
+def flag_of(commands: Sequence[click.Command], keyword: str) -> str:
+    """The flag that sets a keyword of the API, "" when there is none."""
+    for command in commands:
+        for param in command.params:
+            if param.name == keyword and param.opts:
+                return max(param.opts, key=len)
+    return ""
+
+
+_count = click.IntRange(min=1)
+
+MODEL = Options("Model")
+MODEL.add(
+    "-c",
+    "--ctx-size",
+    name="n_ctx",
+    metavar="N",
+    type=click.IntRange(min=0),
+    help="Tokens that prompt and answer may have together; 0 = all that the model was trained for. "
+    "[default: the same, but at most 8192]",
+)
+MODEL.add(
+    "-b",
+    "--batch-size",
+    name="n_batch",
+    metavar="N",
+    type=_count,
+    help="Prompt tokens handed over at once. [default: 2048]",
+)
+MODEL.add(
+    "-ub",
+    "--ubatch-size",
+    name="n_ubatch",
+    metavar="N",
+    type=_count,
+    help="Prompt tokens computed at once. [default: 512]",
+)
+MODEL.add(
+    "-ngl",
+    "--gpu-layers",
+    "--n-gpu-layers",
+    name="n_gpu_layers",
+    metavar="N|all|auto",
+    type=values.count_or_all,
+    help="Layers kept on the GPU, where the build has one; all and auto: every layer. [default: auto]",
+)
+MODEL.add(
+    "-t",
+    "--threads",
+    name="n_threads",
+    metavar="N",
+    type=int,
+    help="Threads that generate; 0 or less = as found best for this machine. [default: 0]",
+)
+MODEL.add(
+    "-tb",
+    "--threads-batch",
+    name="n_threads_batch",
+    metavar="N",
+    type=int,
+    help="Threads that read the prompt. [default: as --threads]",
+)
+MODEL.add(
+    "-fa",
+    "--flash-attn",
+    name="flash_attn",
+    metavar="on|off|auto",
+    is_flag=False,
+    flag_value="on",
+    type=values.on_off_auto,
+    help="Flash attention; without a value: on. [default: auto]",
+)
+MODEL.add(
+    "-ctk",
+    "--cache-type-k",
+    name="cache_type_k",
+    metavar="TYPE",
+    type=click.Choice(CACHE_TYPES, case_sensitive=False),
+    help="Type of the keys in the KV cache: " + ", ".join(CACHE_TYPES) + ". [default: f16]",
+)
+MODEL.add(
+    "-ctv",
+    "--cache-type-v",
+    name="cache_type_v",
+    metavar="TYPE",
+    type=click.Choice(CACHE_TYPES, case_sensitive=False),
+    help="Type of the values in the KV cache. [default: f16]",
+)
+MODEL.add("--mmap/--no-mmap", name="mmap", help="Map the file into memory, or read it. [default: --mmap]")
+
+SAMPLING = Options("Sampling")
+SAMPLING.add(
+    "--temp",
+    "--temperature",
+    name="temperature",
+    metavar="X",
+    type=float,
+    help="Temperature; 0 or less = always the likeliest token. [default: 0.8]",
+)
+SAMPLING.add("--top-k", name="top_k", metavar="N", type=int, help="Keep the N likeliest tokens; 0 = all. [default: 40]")
+SAMPLING.add(
+    "--top-p",
+    name="top_p",
+    metavar="P",
+    type=float,
+    help="Keep the likeliest tokens that have probability P together; 1 = all. [default: 0.95]",
+)
+SAMPLING.add(
+    "--min-p",
+    name="min_p",
+    metavar="P",
+    type=float,
+    help="Drop tokens less likely than P times the likeliest; 0 = none. [default: 0.05]",
+)
+SAMPLING.add(
+    "--typical",
+    "--typical-p",
+    name="typical_p",
+    metavar="P",
+    type=float,
+    help="Locally typical sampling; 1 = off. [default: 1.0]",
+)
+SAMPLING.add(
+    "--repeat-penalty",
+    name="repeat_penalty",
+    metavar="X",
+    type=float,
+    help="Penalty for tokens seen lately; 1 = off. [default: 1.0]",
+)
+SAMPLING.add(
+    "--repeat-last-n",
+    name="repeat_last_n",
+    metavar="N",
+    type=click.IntRange(min=0),
+    help="Tokens that count as seen lately; 0 = off. [default: 64]",
+)
+SAMPLING.add(
+    "--frequency-penalty",
+    name="frequency_penalty",
+    metavar="X",
+    type=float,
+    help="Penalty per earlier occurrence; 0 = off. [default: 0.0]",
+)
+SAMPLING.add(
+    "--presence-penalty",
+    name="presence_penalty",
+    metavar="X",
+    type=float,
+    help="Penalty for having occurred; 0 = off. [default: 0.0]",
+)
+SAMPLING.add(
+    "--dry-multiplier",
+    name="dry_multiplier",
+    metavar="X",
+    type=float,
+    help="Strength of DRY (against repeated runs); 0 = off. [default: 0.0]",
+)
+SAMPLING.add(
+    "--dry-base",
+    name="dry_base",
+    metavar="X",
+    type=click.FloatRange(min=1),
+    help="Growth of the DRY penalty with the run. [default: 1.75]",
+)
+SAMPLING.add(
+    "--dry-allowed-length",
+    name="dry_allowed_length",
+    metavar="N",
+    type=int,
+    help="Longest run that DRY lets pass. [default: 2]",
+)
+SAMPLING.add(
+    "--dry-penalty-last-n",
+    name="dry_penalty_last_n",
+    metavar="N",
+    type=click.IntRange(min=0),
+    help="Tokens that DRY looks back on; 0 = off. [default: 64]",
+)
+SAMPLING.add(
+    "-s",
+    "--seed",
+    name="seed",
+    metavar="N",
+    type=values.seed,
+    help="Seed of the random numbers; -1 = a new one each time. [default: -1]",
+)
+SAMPLING.add(
+    "-l",
+    "--logit-bias",
+    name="logit_bias",
+    metavar="ID(+/-)X",
+    type=values.logit_bias,
+    multiple=True,
+    help="Add to a token's logit, as 15043+1 or 15043-inf. May be repeated.",
+)
+SAMPLING.add("--ignore-eos", name="ignore_eos", is_flag=True, help="Go on after the end token.")
+SAMPLING.add("--grammar", name="grammar", metavar="GBNF", help="Grammar that the text has to follow.")
+SAMPLING.add(
+    "--grammar-file",
+    name="grammar_file",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    help="The grammar, from a file.",
+)
+SAMPLING.add(
+    "-j", "--json-schema", name="json_schema", metavar="SCHEMA", help="JSON schema that the text has to follow."
+)
+SAMPLING.add(
+    "-jf",
+    "--json-schema-file",
+    name="json_schema_file",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    help="The JSON schema, from a file.",
+)
+
+SPECULATION = Options("Speculation (not in this version: refused)")
+SPECULATION.add("--spec-type", name="spec_type", metavar="TYPE", help="How to draft; only none works. [default: none]")
+SPECULATION.add("--spec-draft-n-max", name="spec_draft_n_max", metavar="N", help="Tokens a draft has at most.")
+SPECULATION.add("--spec-accept-ratio", name="spec_accept_ratio", metavar="R", help="Relaxed acceptance, by ratio.")
+SPECULATION.add("--spec-accept-delta", name="spec_accept_delta", metavar="D", help="Relaxed acceptance, by entropy.")

@@ -1,0 +1,290 @@
+"""The facade: name or path -> file -> engine -> text."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pyclover.engine import generate, state
+from pyclover.engine.context import Context, ContextOptions, FlashAttention
+from pyclover.engine.model import Model, ModelInfo, Progress
+from pyclover.engine.results import Completion, MemoryUse, Score, TextPiece
+from pyclover.engine.sampling import sampling_from
+from pyclover.errors import ModelNotFoundError, PathLike, UsageError
+from pyclover.files.sample import sample_path
+
+Prompt = str | Sequence[int]
+
+
+def find_model(model: PathLike) -> Path:
+    """File of a model's name or path.
+
+    Raises:
+        ModelNotFoundError: there is no such file, and the name is none that this version knows.
+    """
+    name = os.fspath(model)
+    if name == "tiny":
+        return sample_path()
+    path = Path(name).expanduser()
+    if path.exists():
+        return path
+    if name == "auto" or (name.count("/") == 1 and not name.startswith((".", "~", "/")) and not name.endswith(".gguf")):
+        raise ModelNotFoundError(
+            f"{name} is not a file, and this version of pyclover does not download models yet: fetch the GGUF file and "
+            "give its path",
+            path=name,
+        )
+    raise ModelNotFoundError(
+        f'there is no file {name}: give the path of a GGUF file, or "tiny" for the built-in sample', path=name
+    )
+
+
+class Clover:
+    """A model ready to generate.
+
+    Args:
+        model: path of a GGUF file (any shard of a split one), or "tiny": a small Clover with random weights that the
+            package makes itself, to try things out; its text is noise.
+        n_ctx: tokens that prompt and answer share. None: what the model was trained for, at most 8,192; 0: what the
+            model was trained for.
+        n_batch, n_ubatch: prompt tokens handed over, and computed, at once.
+        n_threads, n_threads_batch: for single tokens and for prompts; None: the physical cores.
+        n_gpu_layers: layers to keep on GPUs, negative for all.
+        flash_attn: True, False or "auto".
+        cache_type_k, cache_type_v: type of the KV cache: "f32", "f16", "bf16", "q8_0", …
+        mmap: map the file instead of reading it. mlock: keep it from being swapped out.
+        check_tensors: look at every weight for invalid values while loading.
+        progress: called with 0 to 1 while weights load; returning False stops the load.
+
+    Raises:
+        FileError: and its kinds, when the file cannot be used.
+        OutOfMemoryError: no room for weights, caches or buffers.
+        UsageError: an option that cannot be honoured.
+
+    It may be used from several threads: calls wait for each other, except cancel(), which stops the running one.
+    Use it as a context manager, or call close(): afterwards every use raises ClosedError.
+    """
+
+    def __init__(
+        self,
+        model: PathLike = "tiny",
+        *,
+        n_ctx: int | None = None,
+        n_batch: int = 2048,
+        n_ubatch: int = 512,
+        n_threads: int | None = None,
+        n_threads_batch: int | None = None,
+        n_gpu_layers: int = -1,
+        flash_attn: FlashAttention = "auto",
+        cache_type_k: str = "f16",
+        cache_type_v: str = "f16",
+        mmap: bool = True,
+        mlock: bool = False,
+        check_tensors: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        # options first: a wrong one should not cost the time of loading
+        options = ContextOptions(
+            n_ctx=n_ctx, n_batch=n_batch, n_ubatch=n_ubatch, n_threads=n_threads, n_threads_batch=n_threads_batch,
+            flash_attn=flash_attn, cache_type_k=cache_type_k, cache_type_v=cache_type_v,
+        )  # fmt: skip
+        self._model = Model(
+            find_model(model),
+            n_gpu_layers=n_gpu_layers, mmap=mmap, mlock=mlock, check_tensors=check_tensors, progress=progress,
+        )  # fmt: skip
+        try:
+            self._context = Context(self._model, options)
+        except BaseException:
+            self._model.close()
+            raise
+
+    # ---- facts ----------------------------------------------------------------------------------------------------
+
+    @property
+    def path(self) -> str:
+        """The file that was loaded, the first one of a split set."""
+        return self._model.path
+
+    @property
+    def info(self) -> ModelInfo:
+        """Sizes and special tokens."""
+        return self._model.info
+
+    @property
+    def n_ctx(self) -> int:
+        """Tokens that prompt and answer share."""
+        return self._context.n_ctx
+
+    @property
+    def n_threads(self) -> int:
+        """Threads that compute single tokens."""
+        return self._context.n_threads
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is odd about the file, one sentence each."""
+        return tuple(self._model.file.warnings)
+
+    # ---- text -----------------------------------------------------------------------------------------------------
+
+    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """Token ids of a text.
+
+        Args:
+            add_special: add the tokens that the model wants at the start and end.
+            parse_special: turn the text of special tokens, such as <|im_end|>, into these tokens.
+        """
+        return self._model.tokenize(text, add_special=add_special, parse_special=parse_special)
+
+    def detokenize(self, tokens: Sequence[int], *, special: bool = True) -> str:
+        """Text of tokens, with that of control tokens unless `special` is False; invalid UTF-8 becomes U+FFFD."""
+        return self._model.detokenize(tokens, special=special)
+
+    def _prompt_tokens(self, prompt: Prompt) -> list[int]:
+        tokens = self.tokenize(prompt) if isinstance(prompt, str) else [int(t) for t in prompt]
+        if not tokens:
+            raise UsageError("the prompt is empty: give some text or tokens", option="prompt")
+        return tokens
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        max_tokens: int | None = None,
+        stop: str | Sequence[str] = (),
+        speculation: None = None,
+        **sampling: Any,
+    ) -> Iterator[TextPiece]:
+        """Generates text and gives it out as it comes.
+
+        Args:
+            prompt: text, or token ids.
+            max_tokens: at most so many tokens; None: until the model ends or the context is full.
+            stop: strings that end the text; they are not part of it.
+            speculation: None, the only mode of this version.
+            sampling: see `Sampling`: temperature, top_k, top_p, min_p, seed, grammar, json_schema, …
+
+        Yields:
+            TextPiece: pieces; the last one has finish_reason and stats. Close the iterator to stop early.
+
+        Raises:
+            UsageError: an option that cannot be honoured.
+            ContextFullError: the prompt is longer than the context.
+            GrammarError: a grammar or schema that cannot be used.
+        """
+        if speculation is not None:
+            raise UsageError(
+                "this version of pyclover cannot draft yet: leave speculation out or give None", option="speculation"
+            )
+        if max_tokens is not None and (
+            isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 0
+        ):
+            raise UsageError(
+                f"max_tokens is {max_tokens!r}: it must be an integer of at least 0, or None", option="max_tokens"
+            )
+        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        if not all(isinstance(s, str) and s for s in stops):
+            raise UsageError("stop must be strings that are not empty", option="stop")
+        settings = sampling_from(sampling)
+        tokens = self._prompt_tokens(prompt)
+        return generate.stream(self._context, tokens, max_tokens=max_tokens, stop=stops, sampling=settings)
+
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        max_tokens: int | None = None,
+        stop: str | Sequence[str] = (),
+        speculation: None = None,
+        **sampling: Any,
+    ) -> Completion:
+        """Generates text and gives it out when it is complete. Arguments and errors as in stream()."""
+        return generate.complete(
+            self.stream(prompt, max_tokens=max_tokens, stop=stop, speculation=speculation, **sampling)
+        )
+
+    def cancel(self) -> None:
+        """Stops the running call, from any thread: generate() and stream() end with finish_reason "cancelled"."""
+        self._context.cancel()
+
+    # ---- numbers --------------------------------------------------------------------------------------------------
+
+    def logits(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Logits after each token, read from the start: float32 [n_tokens, n_vocab].
+
+        Raises:
+            ContextFullError: more tokens than the context holds.
+            CancelledError: stopped by cancel().
+        """
+        with self._context.claim.held():
+            self._context.arm()
+            return self._context.logits(tokens)
+
+    def score(self, text: Prompt) -> Score:
+        """How probable a text is, token by token.
+
+        Raises:
+            UsageError: fewer than 2 tokens.
+            ContextFullError, CancelledError: as logits().
+        """
+        tokens = self._prompt_tokens(text)
+        with self._context.claim.held():
+            self._context.arm()
+            return Score(tuple(tokens), self._context.score(tokens))
+
+    def memory(self) -> tuple[MemoryUse, ...]:
+        """Memory as allocated, by device and kind."""
+        return self._context.memory()
+
+    # ---- state ----------------------------------------------------------------------------------------------------
+
+    def save_state(self, path: PathLike) -> None:
+        """Saves what the memory holds, so that load_state() spares reading it again.
+
+        Raises:
+            StateError: the file cannot be written; an earlier one is left as it was.
+        """
+        with self._context.claim.held():
+            state.save(self._context, path)
+
+    def load_state(self, path: PathLike) -> int:
+        """Restores what save_state() saved; returns the number of tokens in memory.
+
+        Raises:
+            StateError: damaged, or saved with another model or other cache settings.
+        """
+        with self._context.claim.held():
+            self._context.arm()
+            return state.load(self._context, path)
+
+    def clear(self) -> None:
+        """Empties the memory: the next prompt is read from its start."""
+        with self._context.claim.held():
+            self._context.clear()
+
+    # ---- life -----------------------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        return self._model.closed
+
+    def close(self) -> None:
+        """Stops a running call and frees everything. Closing twice does nothing."""
+        self._model.close()
+
+    def __enter__(self) -> Clover:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Clover {self.path}, n_ctx={self.n_ctx}{', closed' if self.closed else ''}>"

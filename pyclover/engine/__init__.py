@@ -1,0 +1,1 @@
+"""Model, context, generation loop, sampling, statistics. Everything here is private; see `pyclover.Clover`."""

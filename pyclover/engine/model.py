@@ -1,0 +1,230 @@
+"""A loaded model file: weights and vocabulary."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyclover._native import buffer, check, ffi, lib, taken
+from pyclover.engine import logs
+from pyclover.engine.handle import Handle
+from pyclover.errors import LoadError, PathLike, UnsupportedModelError, UsageError
+from pyclover.files.gate import ValidatedModel, validate
+
+if TYPE_CHECKING:
+    from pyclover.engine.context import Context
+
+Progress = Callable[[float], object]
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """Facts that llama.cpp tells about a loaded model; token ids are -1 where there is none."""
+
+    n_vocab: int
+    n_ctx_train: int
+    n_embd: int
+    n_layer: int
+    n_params: int
+    size_bytes: int
+    recurrent: bool
+    has_decoder: bool
+    has_encoder: bool
+    diffusion: bool
+    add_bos: bool
+    bos: int
+    eos: int
+    eot: int
+    mask: int
+
+
+def as_tokens(tokens: Sequence[int]) -> Any:
+    """Token ids as a C array.
+
+    Raises:
+        UsageError: an element is not an integer of 32 bits.
+    """
+    try:
+        return ffi.new("int32_t[]", list(tokens))
+    except (TypeError, OverflowError):
+        raise UsageError("token ids must be integers of at most 32 bits", option="tokens") from None
+
+
+class Model:
+    """A model file in memory. It owns the contexts made on it: closing it closes them first.
+
+    Args:
+        path: a GGUF file, any shard of a split one. It is checked before native code sees a byte.
+        n_gpu_layers: layers to keep on GPUs, negative for all.
+        main_gpu: the GPU for what cannot be split.
+        mmap: map the file instead of reading it. mlock: keep it from being swapped out.
+        check_tensors: look at every weight for invalid values while loading.
+        progress: called with 0 to 1 while the weights load; returning False stops the load.
+
+    Raises:
+        FileError: and its kinds, when the file cannot be used.
+        CancelledError: progress returned False.
+    """
+
+    def __init__(
+        self,
+        path: PathLike,
+        *,
+        n_gpu_layers: int = -1,
+        main_gpu: int = 0,
+        mmap: bool = True,
+        mlock: bool = False,
+        check_tensors: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        self.file: ValidatedModel = validate(path)
+        self.path = os.fspath(self.file.first_path)
+        self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._pieces: dict[int, bytes] = {}
+
+        params = ffi.new("pc_model_params *")
+        params.n_gpu_layers = n_gpu_layers
+        params.main_gpu = main_gpu
+        params.mmap = mmap
+        params.mlock = mlock
+        params.check_tensors = check_tensors
+        handle = ffi.new_handle(progress)
+        params.progress = lib.pyclover_progress
+        params.user = handle
+        out = ffi.new("pc_model **")
+        logs.drain()
+        try:
+            check(lib.pc_model_load(os.fsencode(self.path), params, out), path=self.path)
+        except LoadError as e:
+            e.log = tuple(line.text for line in logs.drain()[0][-20:])
+            raise
+        self.handle = Handle(self, out[0], lib.pc_model_free, "the model")
+        self.info = self._read_info()
+        self._refuse_what_cannot_generate()
+
+    def _read_info(self) -> ModelInfo:
+        raw = ffi.new("pc_model_info *")
+        with self.handle as model:
+            check(lib.pc_model_get_info(model, raw))
+        flags = {"recurrent", "has_decoder", "has_encoder", "diffusion", "add_bos"}
+        facts: dict[str, Any] = {
+            name: bool(getattr(raw, name)) if name in flags else int(getattr(raw, name))
+            for name in ModelInfo.__dataclass_fields__
+        }
+        return ModelInfo(**facts)
+
+    def _refuse_what_cannot_generate(self) -> None:
+        why = ""
+        if self.info.has_encoder or not self.info.has_decoder:
+            why = "it has an encoder, and this package runs decoder-only models"
+        elif self.info.diffusion:
+            why = "its architecture has no autoregressive mode"
+        elif self.info.n_vocab == 0:
+            why = "it has no vocabulary (tokenizer.ggml.tokens)"
+        if why:
+            self.close()
+            raise UnsupportedModelError(
+                f"{self.path} cannot generate text here: {why}; use another model", path=self.path
+            )
+
+    @property
+    def closed(self) -> bool:
+        return self.handle.closed
+
+    def adopt(self, context: Context) -> None:
+        with self._lock:
+            self._contexts.add(context)
+
+    def close(self) -> None:
+        """Frees the weights, and before them every context on them. Closing twice does nothing."""
+        with self._lock:
+            contexts = list(self._contexts)
+        for context in contexts:
+            context.close()
+        self.handle.close()
+
+    # ---- vocabulary -----------------------------------------------------------------------------------------------
+
+    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """Token ids of a text.
+
+        Args:
+            add_special: add the tokens that the model wants at the start and end.
+            parse_special: turn the text of special tokens, such as <|im_end|>, into these tokens.
+
+        Raises:
+            UsageError: the text holds lone surrogates, which have no UTF-8 form, or is too long.
+        """
+        try:
+            data = text.encode("utf-8")
+        except UnicodeEncodeError as e:
+            raise UsageError(
+                f"the text has a lone surrogate at position {e.start}, which is no character: decode it properly first"
+            ) from None
+        n = ffi.new("size_t *")
+        capacity = len(data) + 16
+        while True:
+            out = ffi.new("int32_t[]", capacity)
+            with self.handle as model:
+                check(lib.pc_tokenize(model, data, len(data), add_special, parse_special, out, capacity, n))
+            if n[0] <= capacity:
+                return list(ffi.unpack(out, n[0])) if n[0] else []
+            capacity = n[0]
+
+    def token_bytes(self, token: int, *, special: bool = False) -> bytes:
+        """Bytes of one token as they appear in text; a control token has none unless `special`.
+
+        Raises:
+            UsageError: no such token.
+        """
+        known = None if special else self._pieces.get(token)
+        if known is not None:
+            return known
+        n = ffi.new("size_t *")
+        capacity = 64
+        while True:
+            out = ffi.new("char[]", capacity)
+            with self.handle as model:
+                check(lib.pc_token_piece(model, token, special, out, capacity, n))
+            if n[0] <= capacity:
+                break
+            capacity = n[0]
+        data = bytes(ffi.buffer(out, n[0]))
+        if not special:
+            self._pieces[token] = data
+        return data
+
+    def detokenize(self, tokens: Sequence[int], *, special: bool = True) -> str:
+        """Text of tokens; bytes that are not UTF-8 become U+FFFD.
+
+        Args:
+            special: keep the text of control tokens, such as <|im_end|>.
+
+        Raises:
+            UsageError: no such token.
+        """
+        ids = as_tokens(tokens)
+        with buffer() as out:
+            with self.handle as model:
+                check(lib.pc_detokenize(model, ids, len(ids), False, special, out))
+            return taken(out).decode("utf-8", "replace")
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Identifies the file by its headers and sizes, without reading the weights (SHA-256, hexadecimal)."""
+        digest = hashlib.sha256()
+        for header in self.file.headers:
+            with open(header.path, "rb") as f:
+                digest.update(f.read(header.data_offset))
+            digest.update(header.file_bytes.to_bytes(8, "little"))
+        return digest.hexdigest()
+
+    def __repr__(self) -> str:
+        return f"<Model {self.path}{' (closed)' if self.closed else ''}>"

@@ -1,0 +1,137 @@
+"""What generation gives back."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+def _rate(n: int, seconds: float) -> float:
+    return n / seconds if seconds > 0 else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stats:
+    """Counts and times of one call, taken in native code.
+
+    Attributes:
+        mode: "plain": one pass a token.
+        n_prompt: tokens of the prompt; n_prompt_reused of them were still in memory, the others were computed.
+        prompt_s: time for the prompt.
+        n_generated: tokens that came out, an end token not counted.
+        n_decoded: tokens computed one at a time after the prompt; the first token needs none, so one fewer than chosen.
+        decode_s: time for these passes; sample_s: time for choosing tokens.
+        rounds, drafted, accepted: of drafting; 0 in plain mode. accepted_by_position: how often the draft was accepted
+            up to and with position 1, 2, …
+        reread_from: position at which memory and prompt differed and could not be cut back, so that the whole prompt
+            was computed again; None when that did not happen.
+    """
+
+    mode: str = "plain"
+    n_prompt: int = 0
+    n_prompt_reused: int = 0
+    prompt_s: float = 0.0
+    n_generated: int = 0
+    n_decoded: int = 0
+    decode_s: float = 0.0
+    sample_s: float = 0.0
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    accepted_by_position: tuple[int, ...] = ()
+    reread_from: int | None = None
+
+    @property
+    def prompt_tok_per_s(self) -> float:
+        """Computed prompt tokens a second; 0 when none was computed."""
+        return _rate(self.n_prompt - self.n_prompt_reused, self.prompt_s)
+
+    @property
+    def decode_tok_per_s(self) -> float:
+        """Tokens a second after the prompt, passes and choosing together."""
+        return _rate(self.n_decoded, self.decode_s + self.sample_s)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Fields and rates, ready for JSON."""
+        return {
+            **asdict(self),
+            "accepted_by_position": list(self.accepted_by_position),
+            "prompt_tok_per_s": self.prompt_tok_per_s,
+            "decode_tok_per_s": self.decode_tok_per_s,
+        }
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A finished generation.
+
+    Attributes:
+        text: without the stop string and without the end token.
+        tokens: the chosen tokens, the end token left out; with a stop string, up to the token that completed it.
+        finish_reason: "stop" (end token or stop string), "length" (max_tokens or a full context), "cancelled".
+        stop: the stop string that ended the text, None when it was something else.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    finish_reason: FinishReason
+    stop: str | None
+    stats: Stats
+
+
+@dataclass(frozen=True)
+class TextPiece:
+    """A part of a streamed text. Only the last one has finish_reason, stop and stats.
+
+    Attributes:
+        text: may be empty while a character or a possible stop string is incomplete.
+        tokens: chosen since the last piece.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    finish_reason: FinishReason | None = None
+    stop: str | None = None
+    stats: Stats | None = None
+
+
+@dataclass(frozen=True)
+class Score:
+    """How probable a text is.
+
+    Attributes:
+        tokens: of the text.
+        logprobs: natural logarithm of the probability of each token but the first, given those before it.
+    """
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+    @property
+    def loglikelihood(self) -> float:
+        """Sum of the logarithms, in nats."""
+        return sum(self.logprobs)
+
+    @property
+    def perplexity(self) -> float:
+        """exp of the mean negative logarithm."""
+        import math
+
+        return math.exp(-self.loglikelihood / len(self.logprobs))
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Memory as allocated by llama.cpp.
+
+    Attributes:
+        device: kind of buffer, e.g. "CPU", "CPU_Mapped" (a mapped file), "CUDA0".
+        kind: "weights", "context" (caches and states) or "compute" (intermediate results).
+        bytes: size.
+    """
+
+    device: str
+    kind: Literal["weights", "context", "compute"]
+    bytes: int

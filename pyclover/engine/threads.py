@@ -1,0 +1,28 @@
+"""How many threads to compute with."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psutil
+
+CGROUP_CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
+
+
+def cgroup_limit(cpu_max: Path = CGROUP_CPU_MAX) -> float | None:
+    """Processors that the control group grants, None without a limit."""
+    try:
+        quota, period = cpu_max.read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return None
+    return None if quota == "max" else int(quota) / int(period)
+
+
+def default_threads() -> int:
+    """Physical cores that this process may use: more threads than that slow llama.cpp down."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    physical = psutil.cpu_count(logical=False) or usable
+    limit = cgroup_limit()
+    n = min(usable, max(physical, 1))
+    return max(1, min(n, int(limit)) if limit is not None else n)

@@ -1,0 +1,148 @@
+"""Every exception that pyclover raises on purpose: one sentence each, with the facts as attributes.
+
+The message says what was wrong, where, and what to do; the attributes let a program react without parsing it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+PathLike = str | os.PathLike[str]
+
+
+class CloverError(Exception):
+    """Base of all errors of this package."""
+
+
+class UsageError(CloverError, ValueError):
+    """An argument or option has a value that cannot be honoured.
+
+    Attributes:
+        option: name of the argument or flag, "" when it is none in particular.
+    """
+
+    def __init__(self, message: str, *, option: str = "") -> None:
+        super().__init__(message)
+        self.option = option
+
+
+class FileError(CloverError):
+    """A model file cannot be used.
+
+    Attributes:
+        path: the file.
+        key: metadata key or tensor name at fault, "" when it is neither.
+    """
+
+    def __init__(self, message: str, *, path: PathLike = "", key: str = "") -> None:
+        super().__init__(message)
+        self.path = os.fspath(path)
+        self.key = key
+
+
+class ModelNotFoundError(FileError, FileNotFoundError):
+    """No file or model of that name."""
+
+
+class InvalidFileError(FileError):
+    """Not a GGUF file, or a damaged one: found before native code saw any of it."""
+
+
+class IncompleteSetError(FileError):
+    """Shards of a split file are missing.
+
+    Attributes:
+        missing: the paths that were looked for and not found.
+    """
+
+    def __init__(self, message: str, *, path: PathLike = "", missing: Sequence[str] = ()) -> None:
+        super().__init__(message, path=path)
+        self.missing = tuple(missing)
+
+
+class UnsupportedModelError(FileError):
+    """A sound GGUF file whose metadata or tensors do not make a model that can run."""
+
+
+class LoadError(FileError):
+    """llama.cpp refused the model; the message ends with its own words.
+
+    Attributes:
+        log: llama.cpp's last messages before it gave up.
+    """
+
+    def __init__(self, message: str, *, path: PathLike = "", key: str = "", log: Sequence[str] = ()) -> None:
+        super().__init__(message, path=path, key=key)
+        self.log = tuple(log)
+
+
+class OutOfMemoryError(CloverError, MemoryError):
+    """Not enough memory for weights, context or buffers.
+
+    Attributes:
+        needed_bytes, free_bytes: 0 when not known.
+    """
+
+    def __init__(self, message: str, *, needed_bytes: int = 0, free_bytes: int = 0) -> None:
+        super().__init__(message)
+        self.needed_bytes = needed_bytes
+        self.free_bytes = free_bytes
+
+
+class ContextFullError(CloverError):
+    """Prompt and answer need more tokens than the context holds.
+
+    Attributes:
+        n_ctx: tokens that the context holds.
+        n_needed: tokens that were needed.
+    """
+
+    def __init__(self, message: str, *, n_ctx: int, n_needed: int) -> None:
+        super().__init__(message)
+        self.n_ctx = n_ctx
+        self.n_needed = n_needed
+
+
+class ClosedError(CloverError):
+    """The model or context was used after close()."""
+
+
+class BusyError(CloverError):
+    """Another thread is using this context and the caller asked not to wait."""
+
+
+class CancelledError(CloverError):
+    """The running call was stopped by cancel()."""
+
+
+class GrammarError(CloverError, ValueError):
+    """A grammar or JSON schema that cannot be used."""
+
+
+class StateError(CloverError):
+    """A saved state that is damaged or belongs to another model or context.
+
+    Attributes:
+        path: the file, "" when the state came from memory.
+    """
+
+    def __init__(self, message: str, *, path: PathLike = "") -> None:
+        super().__init__(message)
+        self.path = os.fspath(path)
+
+
+class NativeError(CloverError):
+    """llama.cpp failed in a way that has no class of its own; the message holds its words."""
+
+
+class UnsupportedCPUError(CloverError, ImportError):
+    """The processor lacks instructions that this build needs.
+
+    Attributes:
+        missing: names of the features, as /proc/cpuinfo spells them.
+    """
+
+    def __init__(self, message: str, *, missing: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.missing = tuple(missing)

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Our own C++ compiles without a warning. Needs the unpacked llama.cpp of a build (build/llama.cpp).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+llama=build/llama.cpp
+flags=(-std=c++17 -Wall -Wextra -Werror -fsyntax-only -Icsrc)
+for folder in include ggml/include common src; do
+    flags+=(-isystem "$llama/$folder")
+done
+for source in csrc/*.cpp; do
+    echo "$source"
+    "${CXX:-g++}" "${flags[@]}" "$source"
+done
+# lies in llama.cpp's source folder while it is compiled there
+echo csrc/llama/clover-moe.cpp
+"${CXX:-g++}" "${flags[@]}" -isystem "$llama/src/models" -iquote csrc/llama csrc/llama/clover-moe.cpp
