@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,15 +16,23 @@ from typing import Any
 from pyclover import errors
 from pyclover._native import cpu
 
-HERE = Path(__file__).resolve().parent
+
+def generated(package: str, name: str) -> Path:
+    """A file or folder that the build made, which an editable install keeps apart from the Python files.
+
+    Raises:
+        FileNotFoundError: it was not built.
+    """
+    for folder in sys.modules[package].__path__:
+        path = Path(folder) / name
+        if path.exists():
+            return path
+    raise FileNotFoundError(name)
 
 
 def build_facts() -> dict[str, Any]:
     """What the build wrote down about itself."""
-    # an editable install keeps generated files beside the other installed ones: the import system knows where
-    from importlib.resources import files
-
-    facts: dict[str, Any] = json.loads(files("pyclover._native").joinpath("_build.json").read_text(encoding="utf-8"))
+    facts: dict[str, Any] = json.loads(generated(__name__, "_build.json").read_text(encoding="utf-8"))
     return facts
 
 

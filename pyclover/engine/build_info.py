@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from pyclover._native import buffer, build_facts, check, ffi, lib, taken
+from pyclover._native import buffer, build_facts, check, ffi, generated, lib, taken
 
 # Subcommands of the one `llama` program that are worth a name of their own.
 LLAMA_COMMANDS = ("serve", "cli", "completion", "bench", "batched-bench", "quantize", "perplexity", "fit-params")
@@ -58,8 +57,9 @@ class BuildInfo:
 
 def programs() -> dict[str, Path]:
     """Programs that the package ships: name -> path."""
-    folder = Path(str(files("pyclover").joinpath("bin")))
-    if not folder.is_dir():
+    try:
+        folder = generated("pyclover", "bin")
+    except FileNotFoundError:
         return {}
     return {p.stem: p for p in sorted(folder.iterdir()) if p.is_file() and os.access(p, os.X_OK)}
 

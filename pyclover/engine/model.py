@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import os
 import threading
 import weakref
@@ -216,15 +214,10 @@ class Model:
                 check(lib.pc_detokenize(model, ids, len(ids), False, special, out))
             return taken(out).decode("utf-8", "replace")
 
-    @functools.cached_property
+    @property
     def fingerprint(self) -> str:
-        """Identifies the file by its headers and sizes, without reading the weights (SHA-256, hexadecimal)."""
-        digest = hashlib.sha256()
-        for header in self.file.headers:
-            with open(header.path, "rb") as f:
-                digest.update(f.read(header.data_offset))
-            digest.update(header.file_bytes.to_bytes(8, "little"))
-        return digest.hexdigest()
+        """Identifies the file by its headers and sizes, without reading the weights."""
+        return self.file.fingerprint()
 
     def __repr__(self) -> str:
         return f"<Model {self.path}{' (closed)' if self.closed else ''}>"

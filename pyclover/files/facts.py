@@ -73,7 +73,7 @@ class CloverFacts(ModelFacts):
     Attributes:
         layer_kinds: "linear" (Gated DeltaNet) or "full" (attention), one per layer.
         n_expert_shared: 0 or 1, also where the key is missing and was derived from the tensors.
-        expert_shared_count_missing: the key is absent (`clover-run repair` writes it).
+        expert_shared_count_missing: the key is absent.
         mask_token_id: None when the file names none.
         block_length: rows of a diffusion block, at most 32.
         preview_tensors: canonical name -> name in the file; complete when preview_complete.

@@ -230,7 +230,7 @@ def _shared_count(meta: Meta, arch: str, names: frozenset[str]) -> tuple[int, bo
         count = int("blk.0.ffn_up_shexp.weight" in names)
         meta.warnings.append(
             f"the metadata key '{key}' is missing, as in files made before Clover was merged into llama.cpp; {count} "
-            f"is used, going by the tensors; run 'clover-run repair {meta.header.path}' to write it into the file"
+            "is used, going by the tensors, and the file works as it is"
         )
     else:
         count = meta.u32(key, high=(1 << 32) - 1)
@@ -239,7 +239,7 @@ def _shared_count(meta: Meta, arch: str, names: frozenset[str]) -> tuple[int, bo
     if not count and present:
         meta.problem(
             key, f"the metadata key '{key}' is {'missing' if missing else 0}, but the file holds shared-expert tensors "
-            f"('{present[0]}' and others), which a run without them would silently leave out; repair the file",
+            f"('{present[0]}' and others), which a run without them would silently leave out; convert the model again",
         )  # fmt: skip
     return min(count, 1), missing
 

@@ -11,7 +11,7 @@ from pyclover.files.facts import Problem
 from pyclover.files.header import Header
 from pyclover.files.values import Array, ValueType
 
-_CONVERT = "convert the model again, or try 'clover-run repair'"
+_CONVERT = "convert the model again, or get another file of it"
 # element types that llama.cpp takes where it wants one number per layer
 _LAYER_KINDS = (ValueType.UINT32, ValueType.INT32, ValueType.BOOL)
 

@@ -103,7 +103,7 @@ def _special_ids(meta: Meta, n_vocab: int, *, strict: bool) -> dict[str, int]:
             continue
         text = f"the metadata key '{key}' is {value}, outside the vocabulary of {n_vocab} tokens"
         if strict:
-            meta.problem(key, f"{text}; convert the model again, or try 'clover-run repair'")
+            meta.problem(key, f"{text}; convert the model again, or get another file of it")
         else:
             meta.warnings.append(f"{text}; it is ignored")
     return found

@@ -80,7 +80,8 @@ def test_files_with_preview_tensors_decode_plainly(
     kv, tensors = reference.load(str(path))
     prompts = [run["prompt_ids"] for run in expected(name)["draft_self"]][:3]
     with pyclover.Clover(path, n_ctx=1024, **EXACT) as m:
-        assert m.warnings == ()
+        # the first of the two lacks the count, as official files do
+        assert [("expert_shared_count" in w) for w in m.warnings] == [True] * (name == "tiny_a_preview")
         for ids in prompts:
             got = list(m.generate(ids, max_tokens=48, temperature=0).tokens)
             want = reference.forward(kv, tensors, ids + got)

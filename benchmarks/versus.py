@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""Plain decoding and prompt reading against the same build's `llama completion`, and llama-cpp-python if it is there.
+
+    python benchmarks/versus.py MODEL.gguf [--pairs 9] [--threads 2] [--n-predict 128] [--n-prompt 512]
+                                [--peer-python PYTHON]     a Python that has llama-cpp-python
+
+Each round runs every engine once, in turn, each in a process of its own, with the same tokens to read and greedy
+decoding. Ours is timed from outside the engine (the time between the first and the last piece of text); llama
+completion by its own counters, sampling included; llama-cpp-python like ours. Printed: medians, and the median and
+quartiles of the ratio within rounds (ours / other; above 1 is faster).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+TEXT = (
+    "The river runs past the old mill, and in spring the water stands high in the meadows. People from the village walk "
+    "there in the evening, look at the boats, and talk about the weather, the harvest and the price of bread. "
+)
+
+
+def ours(model: str, prompt: str, n_predict: int, threads: int) -> dict[str, float]:
+    import pyclover
+
+    with pyclover.Clover(model, n_ctx=2048, n_threads=threads) as m:
+        times = []
+        stats = None
+        for piece in m.stream(prompt, max_tokens=n_predict, temperature=0, ignore_eos=True):
+            if piece.tokens:
+                times.append(time.perf_counter())
+            stats = piece.stats
+        assert stats is not None
+        return {"prompt": stats.prompt_tok_per_s, "decode": (len(times) - 1) / (times[-1] - times[0])}
+
+
+def peer(model: str, prompt: str, n_predict: int, threads: int) -> dict[str, float]:
+    import llama_cpp  # type: ignore[import-not-found]
+
+    m = llama_cpp.Llama(model, n_ctx=2048, n_threads=threads, n_threads_batch=threads, verbose=False)
+    tokens = m.tokenize(prompt.encode(), special=True)
+    times = [time.perf_counter()]
+    for _ in m.generate(tokens, temp=0.0, top_k=1):
+        times.append(time.perf_counter())
+        if len(times) > n_predict:
+            break
+    return {"prompt": len(tokens) / (times[1] - times[0]), "decode": (len(times) - 2) / (times[-1] - times[1])}
+
+
+def completion(model: str, prompt: str, n_predict: int, threads: int) -> dict[str, float]:
+    from pyclover.engine.build_info import programs
+
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as f:
+        f.write(prompt)
+        f.flush()
+        command = [
+            str(programs()["llama"]),
+            "completion",
+            "-m",
+            model,
+            "-f",
+            f.name,
+            "-n",
+            str(n_predict),
+            "--temp",
+            "0",
+        ]
+        command += ["-t", str(threads), "-c", "2048", "-no-cnv", "--ignore-eos", "--no-display-prompt"]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
+
+    def found(pattern: str) -> float:
+        match = re.search(pattern, done.stderr + done.stdout)
+        assert match is not None, done.stderr[-2000:]
+        return float(match.group(1))
+
+    eval_ms, runs = found(r" eval time =\s+([\d.]+) ms /\s+\d+ runs"), found(r" eval time =\s+[\d.]+ ms /\s+(\d+) runs")
+    sampling_ms = found(r"sampling time =\s+([\d.]+) ms")
+    return {
+        "prompt": found(r"prompt eval time =.*?([\d.]+) tokens per second"),
+        "decode": 1e3 * runs / (eval_ms + sampling_ms),
+    }
+
+
+ENGINES = {"pyclover": ours, "llama completion": completion, "llama-cpp-python": peer}
+
+
+def run_apart(python: str, engine: str, args: argparse.Namespace, prompt: str) -> dict[str, float]:
+    command = [python, __file__, args.model, "--only", engine, "--threads", str(args.threads)]
+    command += ["--n-predict", str(args.n_predict)]
+    done = subprocess.run(command, input=prompt, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{engine} failed: {done.stderr.strip()[-500:]}")
+    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--n-predict", type=int, default=128)
+    parser.add_argument("--n-prompt", type=int, default=512)
+    parser.add_argument("--peer-python", default="")
+    parser.add_argument("--only", choices=sorted(ENGINES), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.only:
+        print(json.dumps(ENGINES[args.only](args.model, sys.stdin.read(), args.n_predict, args.threads)))
+        return
+
+    import pyclover
+
+    with pyclover.Clover(args.model, n_ctx=64) as m:
+        tokens = m.tokenize(TEXT * (args.n_prompt // 20 + 1))[: args.n_prompt]
+        prompt = m.detokenize(tokens)
+    engines = {"pyclover": sys.executable, "llama completion": sys.executable}
+    if args.peer_python:
+        engines["llama-cpp-python"] = args.peer_python
+    rounds: list[dict[str, dict[str, float]]] = []
+    for i in range(args.pairs + 1):
+        measured = {name: run_apart(python, name, args, prompt) for name, python in engines.items()}
+        if i > 0:  # the first round warms the file cache
+            rounds.append(measured)
+    print(
+        f"{Path(args.model).name}, {args.threads} threads, {args.n_prompt} tokens read, {args.n_predict} generated, {args.pairs} rounds"
+    )
+    for what in ("prompt", "decode"):
+        for name in engines:
+            values = [r[name][what] for r in rounds]
+            line = f"{what:7} {name:17} {statistics.median(values):9.1f} tok/s"
+            if name != "pyclover":
+                ratios = sorted(r["pyclover"][what] / r[name][what] for r in rounds)
+                low, mid, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+                line += f"   pyclover / it: {mid:.3f} (quartiles {low:.3f} to {high:.3f})"
+            print(line)
+
+
+if __name__ == "__main__":
+    main()
