@@ -23,8 +23,8 @@ import time
 from pathlib import Path
 
 TEXT = (
-    "The river runs past the old mill, and in spring the water stands high in the meadows. People from the village walk "
-    "there in the evening, look at the boats, and talk about the weather, the harvest and the price of bread. "
+    "The river runs past the old mill, and in spring the water stands high in the meadows. People from the village "
+    "walk there in the evening, look at the boats, and talk about the weather, the harvest and the price of bread. "
 )
 
 
@@ -129,9 +129,8 @@ def main() -> None:
         measured = {name: run_apart(python, name, args, prompt) for name, python in engines.items()}
         if i > 0:  # the first round warms the file cache
             rounds.append(measured)
-    print(
-        f"{Path(args.model).name}, {args.threads} threads, {args.n_prompt} tokens read, {args.n_predict} generated, {args.pairs} rounds"
-    )
+    print(f"{Path(args.model).name}, {args.threads} threads, {args.pairs} rounds:", end=" ")
+    print(f"{args.n_prompt} tokens read, {args.n_predict} generated")
     for what in ("prompt", "decode"):
         for name in engines:
             values = [r[name][what] for r in rounds]
