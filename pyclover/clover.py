@@ -128,8 +128,12 @@ class Clover:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is odd about the file, one sentence each."""
-        return tuple(self._model.file.warnings)
+        """What is odd about the file and the settings, one sentence each."""
+        n_train = self.info.n_ctx_train
+        too_long = (
+            f"n_ctx is {self.n_ctx}, and the model was trained for {n_train} tokens: text beyond that will be poor"
+        )
+        return tuple(self._model.file.warnings) + ((too_long,) if self.n_ctx > n_train else ())
 
     # ---- text -----------------------------------------------------------------------------------------------------
 
@@ -147,7 +151,7 @@ class Clover:
         return self._model.detokenize(tokens, special=special)
 
     def _prompt_tokens(self, prompt: Prompt) -> list[int]:
-        tokens = self.tokenize(prompt) if isinstance(prompt, str) else [int(t) for t in prompt]
+        tokens = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
         if not tokens:
             raise UsageError("the prompt is empty: give some text or tokens", option="prompt")
         return tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import threading
 import weakref
@@ -49,7 +50,7 @@ def as_tokens(tokens: Sequence[int]) -> Any:
         UsageError: an element is not an integer of 32 bits.
     """
     try:
-        return ffi.new("int32_t[]", list(tokens))
+        return ffi.new("int32_t[]", [operator.index(t) for t in tokens])
     except (TypeError, OverflowError):
         raise UsageError("token ids must be integers of at most 32 bits", option="tokens") from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -143,6 +144,22 @@ def test_wrong_options_are_named(tiny_a: Any, options: dict[str, Any], named: st
 def test_empty_prompt(tiny_a: Any, prompt: Any) -> None:
     with pytest.raises(pyclover.UsageError, match="prompt is empty"):
         tiny_a.generate(prompt)
+
+
+def test_token_ids_as_numpy_integers(tiny_a: Any, run: dict[str, Any]) -> None:
+    ids = np.array(run["prompt_ids"], dtype=np.int64)
+    assert list(tiny_a.generate(ids, max_tokens=8, **GREEDY).tokens) == run["greedy"][:8]
+    assert tiny_a.logits(ids).shape == (len(ids), 358)
+    for wrong in ([1.5], ["a"], [2**40]):
+        with pytest.raises(pyclover.UsageError, match="integers"):
+            tiny_a.generate(wrong)
+
+
+def test_context_longer_than_the_training(tiny_a: Any) -> None:
+    assert tiny_a.warnings == ()
+    with pyclover.Clover(ORACLE / "expected" / "tiny_a.gguf", n_ctx=5000, **EXACT) as m:
+        assert len(m.warnings) == 1
+        assert "trained for 4096" in m.warnings[0]
 
 
 @pytest.mark.parametrize("tokens", [[-1], [358], [2**31 - 1]])
@@ -327,6 +344,23 @@ def test_use_after_close(tiny_a: Any) -> None:
     ):
         with pytest.raises(pyclover.ClosedError):
             call()
+
+
+def test_use_after_fork(tiny_a: Any, run: dict[str, Any]) -> None:
+    """Threads do not survive a fork: the child is told so instead of waiting for them for ever."""
+    tiny_a.generate(run["prompt"], max_tokens=2, **GREEDY)
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            tiny_a.generate("x", max_tokens=1)
+        except pyclover.ClosedError as e:
+            tiny_a.close()
+            code = 0 if "fork" in str(e) else 2
+        finally:
+            os._exit(code)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert list(tiny_a.generate(run["prompt"], max_tokens=64, **GREEDY).tokens) == run["greedy"]
 
 
 # ---- sampling -------------------------------------------------------------------------------------------------------
