@@ -130,9 +130,7 @@ class Clover:
     def warnings(self) -> tuple[str, ...]:
         """What is odd about the file and the settings, one sentence each."""
         n_train = self.info.n_ctx_train
-        too_long = (
-            f"n_ctx is {self.n_ctx}, and the model was trained for {n_train} tokens: text beyond that will be poor"
-        )
+        too_long = f"n_ctx is {self.n_ctx}, but the model was trained for {n_train} tokens: text beyond may be poor"
         return tuple(self._model.file.warnings) + ((too_long,) if self.n_ctx > n_train else ())
 
     # ---- text -----------------------------------------------------------------------------------------------------
@@ -151,6 +149,8 @@ class Clover:
         return self._model.detokenize(tokens, special=special)
 
     def _prompt_tokens(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, (bytes, bytearray)):
+            raise UsageError("the prompt is bytes: decode it to text first, or give token ids", option="prompt")
         tokens = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
         if not tokens:
             raise UsageError("the prompt is empty: give some text or tokens", option="prompt")

@@ -140,6 +140,11 @@ def test_wrong_options_are_named(tiny_a: Any, options: dict[str, Any], named: st
         tiny_a.generate("x", **options)
 
 
+def test_bytes_are_not_token_ids(tiny_a: Any) -> None:
+    with pytest.raises(pyclover.UsageError, match="bytes"):
+        tiny_a.generate(b"abc")
+
+
 @pytest.mark.parametrize("prompt", ["", []])
 def test_empty_prompt(tiny_a: Any, prompt: Any) -> None:
     with pytest.raises(pyclover.UsageError, match="prompt is empty"):
