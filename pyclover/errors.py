@@ -11,8 +11,16 @@ from collections.abc import Sequence
 PathLike = str | os.PathLike[str]
 
 
+def _shown(message: str) -> str:
+    """Text of a model file may stand in a message: it must neither break the line nor steer a terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in message)
+
+
 class CloverError(Exception):
-    """Base of all errors of this package."""
+    """Base of all errors of this package; the message is one line."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(_shown(message))
 
 
 class UsageError(CloverError, ValueError):

@@ -28,5 +28,6 @@ def drain() -> tuple[list[LogLine], int]:
     with buffer() as out:
         check(lib.pc_log_drain(out, n_lost))
         text = taken(out).decode("utf-8", "replace")
-    lines = [LogLine(LEVELS[int(line[0]) - 1], line[2:]) for line in text.splitlines() if line[:1].isdigit()]
+    # only "\n" ends a line: model files bring text with other separators and digits
+    lines = [LogLine(LEVELS["1234".index(line[0])], line[2:]) for line in text.split("\n") if line[:1] in tuple("1234")]
     return lines, int(n_lost[0])

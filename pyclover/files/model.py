@@ -9,6 +9,7 @@ from pyclover.files.facts import CLOVER_ARCH, Capabilities, Capability, ModelFac
 from pyclover.files.header import Header, TensorInfo
 from pyclover.files.hparams import MAX_EXPERTS, MAX_LAYERS, check_common
 from pyclover.files.meta import Meta
+from pyclover.files.types import F32
 from pyclover.files.values import Array
 from pyclover.files.vocab import check_vocab
 
@@ -44,6 +45,7 @@ def check_model(header: Header, tensors: Sequence[TensorInfo] | None = None) -> 
         )
     elif arch and arch != "clip":
         _check_sizes(meta, arch)
+        _check_types(meta, tensors)
         vocab = check_vocab(meta, arch, strict=False)
         n_vocab, special = vocab.n_vocab, vocab.special
     problem = meta.problems[0].message if meta.problems else ""
@@ -84,6 +86,17 @@ def _check_sizes(meta: Meta, arch: str) -> None:
     if isinstance(heads, int) and isinstance(kv, int) and heads > 0 and kv > 0 and heads % kv:
         key = f"{arch}.attention.head_count_kv"
         meta.problem(key, f"the metadata key '{key}' is {kv}, which does not divide the {heads} heads")
+
+
+def _check_types(meta: Meta, tensors: Sequence[TensorInfo]) -> None:
+    """Types for which ggml has no operation: it calls a null pointer, or a worker thread ends the process."""
+    for t in tensors:
+        if len(t.shape) > 1:
+            # a table of expert numbers is the one matrix that is not multiplied
+            if t.name.endswith(".weight") and not t.type.is_weight and "tid2eid" not in t.name:
+                meta.problem(t.name, f"tensor '{t.name}' is of type {t.type.name}, which cannot hold weights")
+        elif t.name.endswith(("norm.weight", ".bias")) and t.type is not F32:
+            meta.problem(t.name, f"tensor '{t.name}' is of type {t.type.name} and must be F32; convert the model again")
 
 
 def _number(header: Header, key: str) -> int:

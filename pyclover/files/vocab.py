@@ -75,7 +75,12 @@ def check_vocab(meta: Meta, arch: str, *, strict: bool) -> VocabFacts:
         meta.flag(f"tokenizer.ggml.{name}", False)
     if tokens is None:
         return VocabFacts(0, {})
+    if n_vocab == 0:
+        key = "tokenizer.ggml.tokens"
+        meta.problem(key, f"the metadata key '{key}' is an empty list, so there is no vocabulary; convert the model again")
     _check_unique(meta, tokens)
+    if model == "rwkv":
+        _check_rwkv(meta, tokens)
     return VocabFacts(n_vocab, _special_ids(meta, n_vocab, strict=strict))
 
 
@@ -125,6 +130,29 @@ def _check_unique(meta: Meta, tokens: Array) -> None:
                 )
                 return
             seen[text] = i
+
+
+def _check_rwkv(meta: Meta, tokens: Array) -> None:
+    """llama.cpp's rwkv tokenizer never ends at a text whose first byte begins tokens but is none itself."""
+    texts = {_unescaped_start(text) for text in tokens.raw_strings() if text}
+    lone = {start for start, whole in texts if whole}
+    for start, _ in sorted(texts):
+        if start not in lone:
+            key = "tokenizer.ggml.tokens"
+            meta.problem(key, f"byte {start:#04x} begins tokens of {key} but is no token itself; convert the model again")
+            return
+
+
+def _unescaped_start(text: bytes) -> tuple[int, bool]:
+    """First byte of a token of an rwkv vocabulary (escapes as in Python), and whether it is the whole token."""
+    if not text.startswith(b"\\") or len(text) == 1:
+        return text[0], len(text) == 1
+    if text[1:2] == b"x":
+        try:
+            return int(text[2:4], 16), len(text) == 4
+        except ValueError:
+            return 0, len(text) == 4
+    return {b"t": 9, b"n": 10, b"r": 13}.get(text[1:2], text[1]), len(text) == 2
 
 
 def _as_native(texts: Iterable[bytes]) -> Iterable[bytes]:
