@@ -130,7 +130,7 @@ class Context:
         out = ffi.new("pc_context **")
         with model.handle as native_model:
             check(lib.pc_context_create(native_model, params, out), path=model.path)
-        self.handle = Handle(self, out[0], lib.pc_context_free, "the context")
+        self.handle = Handle(self, out[0], lib.pc_context_free, "the context", stop=lib.pc_context_cancel)
         self.options = options
         info = ffi.new("pc_context_info *")
         check(lib.pc_context_get_info(out[0], info))
@@ -145,7 +145,7 @@ class Context:
 
     def close(self) -> None:
         """Stops the call that runs in another thread, waits for it, and frees the memory."""
-        self.handle.close(stop=lib.pc_context_cancel)
+        self.handle.close()
 
     def cancel(self) -> None:
         """Stops the running call within one batch. Any thread."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import weakref
@@ -10,6 +11,12 @@ from types import TracebackType
 from typing import Any
 
 from pyclover.errors import ClosedError
+
+# How long the end of the program waits for a daemon thread inside native code to see that it must stop.
+EXIT_WAIT_S = 5.0
+
+_live: weakref.WeakValueDictionary[int, Handle] = weakref.WeakValueDictionary()
+_count = 0
 
 
 def _free_here(pid: int, free: Callable[[Any], object], pointer: Any) -> None:
@@ -27,17 +34,30 @@ class Handle:
         owner: the Python object that stands for the native one.
         pointer: the native object. free: frees it.
         what: for the message of ClosedError, e.g. "the model".
+        stop: makes a running call on it end soon; None when calls are short.
     """
 
-    __slots__ = ("_condition", "_finalizer", "_n_users", "_pid", "_pointer", "_what")
+    __slots__ = ("__weakref__", "_condition", "_finalizer", "_n_users", "_pid", "_pointer", "_stop", "_what")
 
-    def __init__(self, owner: object, pointer: Any, free: Callable[[Any], object], what: str) -> None:
+    def __init__(
+        self,
+        owner: object,
+        pointer: Any,
+        free: Callable[[Any], object],
+        what: str,
+        stop: Callable[[Any], object] | None = None,
+    ) -> None:
+        global _count
         self._pointer = pointer
         self._what = what
+        self._stop = stop
         self._n_users = 0
         self._pid = os.getpid()
         self._condition = threading.Condition()
         self._finalizer = weakref.finalize(owner, _free_here, self._pid, free, pointer)
+        self._finalizer.atexit = False  # see _close_all()
+        _count += 1
+        _live[_count] = self
 
     @property
     def closed(self) -> bool:
@@ -60,14 +80,32 @@ class Handle:
             if self._n_users == 0:
                 self._condition.notify_all()
 
-    def close(self, stop: Callable[[Any], object] | None = None) -> None:
-        """Refuses new users, asks those there are to stop, waits for them, and frees. Closing twice does nothing."""
+    def close(self, timeout_s: float | None = None) -> bool:
+        """Refuses new users, asks those there are to stop, waits for them, and frees. Closing twice does nothing.
+
+        Args:
+            timeout_s: longest wait; when it is over, the native object is left alone instead of being freed under a
+                running call. None: as long as it takes.
+
+        Returns:
+            False when the wait was over before the last user had left.
+        """
         with self._condition:
             pointer, self._pointer = self._pointer, None
             if os.getpid() != self._pid:
-                return
-            if stop is not None and pointer is not None and self._n_users > 0:
-                stop(pointer)
-            while self._n_users > 0:
-                self._condition.wait()
+                return True
+            if self._stop is not None and pointer is not None and self._n_users > 0:
+                self._stop(pointer)
+            if not self._condition.wait_for(lambda: self._n_users == 0, timeout_s):
+                self._finalizer.detach()
+                return False
         self._finalizer()
+        return True
+
+
+@atexit.register
+def _close_all() -> None:
+    """At exit: daemon threads may still be inside native code, so nothing is freed before they have left it."""
+    for _, handle in sorted(_live.items(), reverse=True):
+        if not handle.close(EXIT_WAIT_S):
+            return  # what it was made on must stay too; the system takes all of it back
