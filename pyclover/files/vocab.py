@@ -78,7 +78,7 @@ def check_vocab(meta: Meta, arch: str, *, strict: bool) -> VocabFacts:
     if n_vocab == 0:
         key = "tokenizer.ggml.tokens"
         meta.problem(
-            key, f"the metadata key '{key}' is an empty list, so there is no vocabulary; convert the model again"
+            key, f"the metadata key '{key}' is an empty list: there is no vocabulary; convert again"
         )
     _check_unique(meta, tokens)
     if model == "rwkv":
@@ -142,7 +142,7 @@ def _check_rwkv(meta: Meta, tokens: Array) -> None:
         if start not in lone:
             key = "tokenizer.ggml.tokens"
             meta.problem(
-                key, f"byte {start:#04x} begins tokens of {key} but is no token itself; convert the model again"
+                key, f"byte {start:#04x} begins tokens of {key} but is none itself; convert again"
             )
             return
 
