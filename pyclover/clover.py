@@ -54,7 +54,8 @@ class Clover:
         n_ctx: tokens that prompt and answer share. None: what the model was trained for, at most 8,192; 0: what the
             model was trained for.
         n_batch, n_ubatch: prompt tokens handed over, and computed, at once.
-        n_threads, n_threads_batch: for single tokens and for prompts; None: the physical cores.
+        n_threads, n_threads_batch: for single tokens and for prompts; None: the physical cores, or 1 for a model of
+            less than 32 MiB.
         n_gpu_layers: layers to keep on GPUs, negative for all.
         flash_attn: True, False or "auto".
         cache_type_k, cache_type_v: type of the KV cache: "f32", "f16", "bf16", "q8_0", …

@@ -33,7 +33,7 @@ class ContextOptions:
     Attributes:
         n_ctx: tokens that prompt and answer share; None: the model's length, at most 8,192; 0: the model's length.
         n_batch, n_ubatch: prompt tokens handed over, and computed, at once.
-        n_threads, n_threads_batch: for single tokens and for prompts; None: the physical cores.
+        n_threads, n_threads_batch: for single tokens and for prompts; None: the physical cores, 1 for a small model.
         flash_attn: True, False or "auto".
         cache_type_k, cache_type_v: "f32", "f16", "bf16", "q8_0", …
         offload_kqv: keep the caches on the GPU with their layers.
@@ -109,7 +109,7 @@ class Context:
         self.model = model
         self.claim = Claim()
         n_ctx = options.n_ctx if options.n_ctx is not None else min(model.info.n_ctx_train, DEFAULT_N_CTX)
-        threads = options.n_threads or default_threads()
+        threads = options.n_threads or default_threads(model.info.size_bytes)
         type_k, type_v = (
             ffi.new("char[]", options.cache_type_k.encode()),
             ffi.new("char[]", options.cache_type_v.encode()),

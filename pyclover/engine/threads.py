@@ -19,8 +19,14 @@ def cgroup_limit(cpu_max: Path = CGROUP_CPU_MAX) -> float | None:
     return None if quota == "max" else int(quota) / int(period)
 
 
-def default_threads() -> int:
-    """Physical cores that this process may use: more threads than that slow llama.cpp down."""
+# Below this the work of a pass is over sooner than threads have met, and beside a busy neighbour they wait for each other.
+SMALL_MODEL_BYTES = 32 << 20
+
+
+def default_threads(model_bytes: int) -> int:
+    """Physical cores that this process may use, for more threads slow llama.cpp down; 1 for a small model."""
+    if model_bytes < SMALL_MODEL_BYTES:
+        return 1
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     physical = psutil.cpu_count(logical=False) or usable
     limit = cgroup_limit()

@@ -77,9 +77,7 @@ def check_vocab(meta: Meta, arch: str, *, strict: bool) -> VocabFacts:
         return VocabFacts(0, {})
     if n_vocab == 0:
         key = "tokenizer.ggml.tokens"
-        meta.problem(
-            key, f"the metadata key '{key}' is an empty list: there is no vocabulary; convert again"
-        )
+        meta.problem(key, f"the metadata key '{key}' is an empty list: there is no vocabulary; convert again")
     _check_unique(meta, tokens)
     if model == "rwkv":
         _check_rwkv(meta, tokens)
@@ -141,9 +139,7 @@ def _check_rwkv(meta: Meta, tokens: Array) -> None:
     for start, _ in sorted(texts):
         if start not in lone:
             key = "tokenizer.ggml.tokens"
-            meta.problem(
-                key, f"byte {start:#04x} begins tokens of {key} but is none itself; convert again"
-            )
+            meta.problem(key, f"byte {start:#04x} begins tokens of {key} but is none itself; convert again")
             return
 
 
