@@ -19,7 +19,7 @@ def cgroup_limit(cpu_max: Path = CGROUP_CPU_MAX) -> float | None:
     return None if quota == "max" else int(quota) / int(period)
 
 
-# Below this the work of a pass is over sooner than threads have met, and beside a busy neighbour they wait for each other.
+# Below this a pass is over sooner than its threads have met, and beside a busy neighbour they wait for each other.
 SMALL_MODEL_BYTES = 32 << 20
 
 

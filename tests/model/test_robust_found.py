@@ -1,0 +1,141 @@
+"""One small file for each kind of fault that damaged files ever brought out."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model.corrupt_run import quiet_core
+from model.gguf_parts import ARRAY, STRING, Entry, Parts, build, llama_file, parse, relay
+from support import ORACLE
+
+import pyclover
+
+TINY_B = ORACLE / "expected" / "tiny_b.gguf"
+I8, I32, Q8_1, BF16 = 24, 26, 9, 30
+
+# Opens a file with two threads, where a failed check of a worker cannot be caught, and uses it.
+USE = """
+import sys, pyclover
+try:
+    with pyclover.Clover(sys.argv[1], n_ctx=64, n_threads=2) as m:
+        m.tokenize("a fox")
+        m.generate([1, 2, 3], max_tokens=2, temperature=0)
+        print("works")
+except pyclover.CloverError as e:
+    print(type(e).__name__, str(e))
+"""
+
+
+def opened(path: Path) -> str:
+    """What a process of its own said about the file: "works", or the error."""
+    quiet_core()
+    done = subprocess.run(
+        [sys.executable, "-c", USE, str(path)], cwd=path.parent, capture_output=True, text=True, timeout=20, check=False
+    )
+    assert done.returncode == 0, f"ended with {done.returncode}: {done.stderr[-500:]}"
+    return done.stdout.strip()
+
+
+def changed(path: Path, change: Any) -> Path:
+    """tiny_b with another header."""
+    data = TINY_B.read_bytes()
+    parts = parse(data)
+    change(parts)
+    path.write_bytes(build(parts) + data[parts.data_offset :])
+    return path
+
+
+def entry(parts: Parts, key: str) -> Entry:
+    return next(e for e in parts.entries if e.key == key.encode())
+
+
+@pytest.mark.parametrize("name", ["a\u2028\u2463 b", "a\x859 b", "a\x0c\u0664 b", "a\x1c7", "a\r5 b", "\u2028"])
+def test_line_separators_in_logged_text(name: str, tmp_path: Path) -> None:
+    """llama.cpp logs the metadata. A name must not look like the start of another line of the log."""
+
+    def change(p: Parts) -> None:
+        entry(p, "general.name").value = name.encode()
+
+    path = changed(tmp_path / "m.gguf", change)
+    for _ in range(2):  # the log of the first is read by the second
+        with pyclover.Clover(path, n_ctx=64, n_threads=1) as m:
+            assert len(m.generate([1, 2, 3], max_tokens=2, temperature=0).tokens) == 2
+
+
+@pytest.mark.parametrize("key", ["tokenizer.ggml.model", "tokenizer.ggml.pre"])
+def test_control_characters_in_messages(key: str, tmp_path: Path) -> None:
+    """Text of the file stands in the message, but must neither break the line nor steer a terminal."""
+
+    def change(p: Parts) -> None:
+        entry(p, key).value = b"gpt\n\x1b[2J"
+
+    with pytest.raises(pyclover.UnsupportedModelError, match=key) as caught:
+        pyclover.Clover(changed(tmp_path / "m.gguf", change))
+    assert str(caught.value).isprintable()
+
+
+def test_the_hand_made_llama_works(tmp_path: Path) -> None:
+    parts, data = llama_file(TINY_B.read_bytes())
+    (tmp_path / "m.gguf").write_bytes(build(parts) + data)
+    assert opened(tmp_path / "m.gguf") == "works"
+
+
+@pytest.mark.parametrize("kind", [I8, I32, Q8_1])
+def test_weights_of_a_type_that_cannot_be_multiplied(kind: int, tmp_path: Path) -> None:
+    """ggml has no product for these and calls a null pointer."""
+    parts, data = llama_file(TINY_B.read_bytes())
+    next(t for t in parts.tensors if t.name == b"blk.0.attn_q.weight").kind = kind
+    relay(parts)
+    (tmp_path / "m.gguf").write_bytes(build(parts) + data)
+    said = opened(tmp_path / "m.gguf")
+    assert said.startswith("UnsupportedModelError")
+    assert "blk.0.attn_q.weight" in said
+
+
+@pytest.mark.parametrize("kind", [1, 8, BF16])
+def test_vectors_of_a_type_that_cannot_be_added(kind: int, tmp_path: Path) -> None:
+    """A worker thread of ggml aborts the process when a norm is not F32."""
+    parts, data = llama_file(TINY_B.read_bytes())
+    next(t for t in parts.tensors if t.name == b"blk.0.attn_norm.weight").kind = kind
+    relay(parts)
+    (tmp_path / "m.gguf").write_bytes(build(parts) + data)
+    said = opened(tmp_path / "m.gguf")
+    assert said.startswith("UnsupportedModelError")
+    assert "blk.0.attn_norm.weight" in said
+
+
+@pytest.mark.parametrize("model", ["test", "gpt2", "llama", "rwkv"])
+def test_a_vocabulary_without_tokens(model: str, tmp_path: Path) -> None:
+    """llama.cpp's "test" tokenizer divides by the number of tokens."""
+    parts, data = llama_file(TINY_B.read_bytes())
+    entry(parts, "tokenizer.ggml.model").value = model.encode()
+    entry(parts, "tokenizer.ggml.tokens").value = (STRING, [])
+    (tmp_path / "m.gguf").write_bytes(build(parts) + data)
+    assert opened(tmp_path / "m.gguf").split()[0] in ("UnsupportedModelError", "LoadError")
+
+
+def test_rwkv_vocabulary_with_a_first_byte_that_is_no_token(tmp_path: Path) -> None:
+    """llama.cpp's rwkv tokenizer never ends when a token begins like the text but none is a prefix of it."""
+    parts, data = llama_file(TINY_B.read_bytes())
+    entry(parts, "tokenizer.ggml.model").value = b"rwkv"
+    n = len(entry(parts, "tokenizer.ggml.tokens").value[1])
+    entry(parts, "tokenizer.ggml.tokens").value = (STRING, [b"axyz%d" % i for i in range(n)])
+    (tmp_path / "m.gguf").write_bytes(build(parts) + data)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        opened(tmp_path / "m.gguf")
+        return
+    pytest.fail("tokenizing did not end")
+
+
+def test_parts_are_put_together_as_they_were() -> None:
+    """The tests' own reader and writer of the format."""
+    for path in sorted((ORACLE / "expected").glob("*.gguf")):
+        data = path.read_bytes()
+        parts = parse(data)
+        assert build(parts) == data[: parts.data_offset]
+        assert {e.kind for e in parts.entries} >= {4, STRING, ARRAY}
