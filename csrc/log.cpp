@@ -135,7 +135,7 @@ std::string telling_error_line() {
 bool error_lines_say_out_of_memory() {
     for (const auto & line : error_lines) {
         if (contains(line, "failed to allocate") || contains(line, "unable to allocate") || contains(line, "out of memory") ||
-            contains(line, "cannot allocate")) {
+            contains(line, "cannot allocate") || contains(line, "bad_alloc")) {
             return true;
         }
     }

@@ -88,13 +88,12 @@ class Claim:
                 "this context is in use by an unfinished stream of the same thread: read the stream to its end or "
                 "close() it first"
             )
-        self._lock.acquire()
-        self._owner = threading.get_ident()
-        try:
-            yield
-        finally:
-            self._owner = None
-            self._lock.release()
+        with self._lock:
+            try:
+                self._owner = threading.get_ident()
+                yield
+            finally:
+                self._owner = None
 
 
 class Context:
@@ -148,9 +147,8 @@ class Context:
         self.handle.close()
 
     def cancel(self) -> None:
-        """Stops the running call within one batch. Any thread."""
-        with self.handle as context:
-            check(lib.pc_context_cancel(context))
+        """Stops the running call within one batch. Any thread, also from a signal handler."""
+        check(self.handle.call_aside(lib.pc_context_cancel))
 
     def arm(self) -> None:
         """Forgets a cancel() that no running call has seen."""
