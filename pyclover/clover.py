@@ -215,7 +215,10 @@ class Clover:
         )
 
     def cancel(self) -> None:
-        """Stops the running call, from any thread: generate() and stream() end with finish_reason "cancelled"."""
+        """Stops the running call, from any thread: generate() and stream() end with finish_reason "cancelled".
+
+        A call that begins afterwards is not stopped.
+        """
         self._context.cancel()
 
     # ---- numbers --------------------------------------------------------------------------------------------------
