@@ -13,7 +13,8 @@ PathLike = str | os.PathLike[str]
 
 def _shown(message: str) -> str:
     """Text of a model file may stand in a message: it must neither break the line nor steer a terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in message)
+    one_line = message.translate({ord(c): " " for c in "\n\r\t"})
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in one_line)
 
 
 class CloverError(Exception):
