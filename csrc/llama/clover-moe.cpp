@@ -26,8 +26,7 @@ void llama_model_clover_moe::load_arch_hparams(llama_model_loader & ml) {
     // files made before the architecture was merged upstream lack the count; the tensors tell
     if (!ml.get_key(LLM_KV_EXPERT_SHARED_COUNT, hparams.n_expert_shared, false)) {
         hparams.n_expert_shared = ml.get_tensor_meta("blk.0.ffn_up_shexp.weight") != nullptr ? 1 : 0;
-        LLAMA_LOG_WARN("clover_moe.expert_shared_count is missing: taken as %u from the tensors\n",
-                       hparams.n_expert_shared);
+        LLAMA_LOG_WARN("clover_moe.expert_shared_count is missing: taken as %u from the tensors\n", hparams.n_expert_shared);
     }
     if (hparams.n_expert_shared != 0) {
         ml.get_key(LLM_KV_EXPERT_SHARED_FEED_FORWARD_LENGTH, hparams.n_ff_shexp);
