@@ -1,0 +1,1 @@
+"""Generators of the synthetic training text, by kind. `training.data.mix` joins them."""
