@@ -77,6 +77,25 @@ void setup_threads(pc_context & c, const pc_context_params & p) {
     }
 }
 
+// Computes one token with this thread alone. ggml checks some values only while it computes, and a failed check in one of
+// its own threads ends the process; here it becomes an error. The gate in front knows what clover_moe needs, so only
+// files of other architectures are tried. An encoder's decoder cannot run before the encoder did: not tried.
+void try_one_token(pc_context & c) {
+    char architecture[32] = "";
+    llama_model_meta_val_str(c.model->model, "general.architecture", architecture, sizeof(architecture));
+    if (std::strcmp(architecture, "clover_moe") == 0 || llama_model_has_encoder(c.model->model)) {
+        return;
+    }
+    const int32_t n_threads = llama_n_threads(c.ctx);
+    const int32_t n_threads_batch = llama_n_threads_batch(c.ctx);
+    llama_set_n_threads(c.ctx, 1, 1);
+    const llama_token token = std::max(0, llama_vocab_bos(c.model->vocab));
+    c.check_tokens(&token, 1);
+    c.compute(&token, 1, false);
+    c.forget();
+    llama_set_n_threads(c.ctx, n_threads, n_threads_batch);
+}
+
 } // namespace
 
 //
@@ -264,6 +283,7 @@ void pc_context::append(const llama_token * tokens, size_t n_tokens) {
         const size_t n = std::min<size_t>(n_batch, n_tokens - done);
         compute(tokens + done, n, false);
         done += n;
+        stats.n_read += n;
     }
 }
 
@@ -324,6 +344,9 @@ extern "C" int pc_context_create(pc_model * model, const pc_context_params * par
         c->n_ctx = n_ctx; // llama.cpp may round its own up
         c->n_batch = n_batch;
         c->n_outputs = lp.n_outputs_max;
+        if (p.n_threads > 1 || p.n_threads_batch > 1) {
+            try_one_token(*c);
+        }
         setup_threads(*c, p);
         *out = c.release();
     });
@@ -383,8 +406,7 @@ extern "C" int pc_context_prompt(pc_context * context, const int32_t * tokens, s
             }
         }
         c.stats.n_reused = c.history.size();
-        c.stats.n_read = n_tokens - c.history.size();
-        c.append(tokens + c.history.size(), (size_t) c.stats.n_read);
+        c.append(tokens + c.history.size(), n_tokens - c.history.size());
         c.save_checkpoint();
     });
 }
@@ -424,12 +446,12 @@ template <typename F> static void every_row(pc_context & c, const int32_t * toke
     c.forget();
     c.stats = {};
     c.stats.n_prompt = n_tokens;
-    c.stats.n_read = n_tokens;
     c.stats.first_difference = -1;
     stopwatch watch(c.stats.prompt_s);
     for (size_t done = 0; done < n_tokens;) {
         const size_t n = std::min<size_t>(c.n_outputs, n_tokens - done);
         c.compute(tokens + done, n, true);
+        c.stats.n_read += n;
         for (size_t i = 0; i < n; i++) {
             take(done + i, llama_get_logits_ith(c.ctx, (int32_t) i));
         }

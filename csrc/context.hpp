@@ -52,7 +52,7 @@ struct pc_context {
     bool restore(size_t n_at_most, size_t n_prompt); // to the best checkpoint, false: there is none
     void save_checkpoint();
     void compute(const llama_token * tokens, size_t n_tokens, bool every_row); // appends; at most n_batch tokens
-    void append(const llama_token * tokens, size_t n_tokens);                  // any number; logits of the last
+    void append(const llama_token * tokens, size_t n_tokens); // any number, counted as read; logits of the last
     void check_tokens(const llama_token * tokens, size_t n_tokens) const;
     void check_room(size_t n_tokens) const;
 

@@ -43,7 +43,7 @@ typedef struct pc_context_info {
 typedef struct pc_stats {
     uint64_t n_prompt;  /* tokens of the prompt */
     uint64_t n_reused;  /* of them found in the memory */
-    uint64_t n_read;    /* of them computed */
+    uint64_t n_read;    /* of them computed; a stopped call ends before all are */
     uint64_t n_decoded; /* tokens computed after the prompt, one pass each */
     uint64_t n_sampled;
     double prompt_s;

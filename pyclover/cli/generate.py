@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+import signal
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -16,6 +17,8 @@ from pyclover.cli.values import on_off_auto
 from pyclover.errors import UsageError
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from pyclover.clover import Clover
     from pyclover.engine.results import Stats
 
@@ -139,13 +142,35 @@ def generate(
         raise click.exceptions.Exit(CANCELLED)
 
 
+@contextlib.contextmanager
+def ctrl_c_cancels(clover: Clover) -> Iterator[None]:
+    """While the block runs, the first Ctrl-C ends the running call as cancel() does, with all that it has so far.
+
+    The second one raises KeyboardInterrupt, as ever.
+    """
+
+    def on_interrupt(signum: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        clover.cancel()
+
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # somebody else decides what Ctrl-C does
+        return
+    signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def write_text(out: Output, clover: Clover, prompt: str, request: Mapping[str, Any]) -> str:
     """Streams the text and ends its last line; returns why it ended."""
     last = None
     try:
-        for piece in clover.stream(prompt, **request):
-            out.write(piece.text)
-            last = piece
+        with ctrl_c_cancels(clover):
+            for piece in clover.stream(prompt, **request):
+                out.write(piece.text)
+                last = piece
     except KeyboardInterrupt:
         return "cancelled"
     finally:
@@ -157,27 +182,34 @@ def write_text(out: Output, clover: Clover, prompt: str, request: Mapping[str, A
 
 
 def write_json(out: Output, clover: Clover, model: str, prompt: str, request: Mapping[str, Any]) -> str:
-    """Writes the whole result as one object; returns why the text ended."""
-    result = clover.generate(prompt, **request)
+    """Writes the whole result as one object, also that of a cancelled run; returns why the text ended."""
+    pieces = []
+    with contextlib.suppress(KeyboardInterrupt), ctrl_c_cancels(clover):
+        for piece in clover.stream(prompt, **request):
+            pieces.append(piece)  # one by one: an interrupt loses none
+    last = pieces[-1] if pieces else None
+    finish_reason = last.finish_reason if last is not None and last.finish_reason is not None else "cancelled"
     out.json(
         {
             "model": model,
-            "text": result.text,
-            "tokens": result.tokens,
-            "finish_reason": result.finish_reason,
-            "stop": result.stop,
-            "stats": result.stats.to_dict(),
+            "text": "".join(piece.text for piece in pieces),
+            "tokens": [token for piece in pieces for token in piece.tokens],
+            "finish_reason": finish_reason,
+            "stop": None if last is None else last.stop,
+            "stats": None if last is None or last.stats is None else last.stats.to_dict(),
             "warnings": clover.warnings,
         }
     )
-    return str(result.finish_reason)
+    return finish_reason
 
 
 def speed_line(stats: Stats) -> str:
     """What was done and how fast; begins with the mode, as every speed of this program."""
     reused = f" ({stats.n_prompt_reused} reused)" if stats.n_prompt_reused else ""
+    held = stats.n_prompt_reused + stats.n_prompt_read
+    read = f"{stats.n_prompt}" if held == stats.n_prompt else f"{held} of {stats.n_prompt}"
     return (
-        f"{stats.mode}: prompt {stats.n_prompt} tokens{reused}, {speed(stats.prompt_tok_per_s)}; "
+        f"{stats.mode}: prompt {read} tokens{reused}, {speed(stats.prompt_tok_per_s)}; "
         f"generated {stats.n_generated} tokens, {speed(stats.decode_tok_per_s)}"
     )
 

@@ -16,7 +16,7 @@ from pyclover.engine.handle import Handle
 from pyclover.engine.model import Model, as_tokens
 from pyclover.engine.results import MemoryUse
 from pyclover.engine.threads import default_threads
-from pyclover.errors import BusyError, CancelledError, ContextFullError, UsageError
+from pyclover.errors import BusyError, CancelledError, ContextFullError, OutOfMemoryError, UsageError
 
 if TYPE_CHECKING:
     from pyclover.engine.sampler import Sampler
@@ -128,7 +128,13 @@ class Context:
         params.user = ffi.NULL
         out = ffi.new("pc_context **")
         with model.handle as native_model:
-            check(lib.pc_context_create(native_model, params, out), path=model.path)
+            try:
+                check(lib.pc_context_create(native_model, params, out), path=model.path)
+            except OutOfMemoryError as error:
+                n_wanted = n_ctx or model.info.n_ctx_train
+                raise OutOfMemoryError(
+                    f"{error}; a context of n_ctx={n_wanted} tokens was asked for: make it smaller"
+                ) from None
         self.handle = Handle(self, out[0], lib.pc_context_free, "the context", stop=lib.pc_context_cancel)
         self.options = options
         info = ffi.new("pc_context_info *")

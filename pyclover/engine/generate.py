@@ -18,6 +18,7 @@ def stats_of(context: Context, n_generated: int) -> Stats:
     return Stats(
         n_prompt=raw.n_prompt,
         n_prompt_reused=raw.n_reused,
+        n_prompt_read=raw.n_read,
         prompt_s=raw.prompt_s,
         n_generated=n_generated,
         n_decoded=raw.n_decoded,

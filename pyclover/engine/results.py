@@ -18,7 +18,8 @@ class Stats:
 
     Attributes:
         mode: "plain": one pass a token.
-        n_prompt: tokens of the prompt; n_prompt_reused of them were still in memory, the others were computed.
+        n_prompt: tokens of the prompt; n_prompt_reused of them were still in memory, n_prompt_read were computed, all
+            the others unless the call was cancelled before.
         prompt_s: time for the prompt.
         n_generated: tokens that came out, an end token not counted.
         n_decoded: tokens computed one at a time after the prompt; the first token needs none, so one fewer than chosen.
@@ -32,6 +33,7 @@ class Stats:
     mode: str = "plain"
     n_prompt: int = 0
     n_prompt_reused: int = 0
+    n_prompt_read: int = 0
     prompt_s: float = 0.0
     n_generated: int = 0
     n_decoded: int = 0
@@ -46,7 +48,7 @@ class Stats:
     @property
     def prompt_tok_per_s(self) -> float:
         """Computed prompt tokens a second; 0 when none was computed."""
-        return _rate(self.n_prompt - self.n_prompt_reused, self.prompt_s)
+        return _rate(self.n_prompt_read, self.prompt_s)
 
     @property
     def decode_tok_per_s(self) -> float:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import queue
+import re
 import shutil
 import signal
 import subprocess
@@ -343,7 +344,8 @@ def test_ctrl_c_while_the_prompt_is_read(cli: Cli, long_prompt: Path) -> None:
             waited.append(time.monotonic() - started)
             assert process.returncode == 130
             assert rest(out).strip() == ""
-            assert rest(talk) == ""
+            said = rest(talk)
+            assert re.fullmatch(r"plain: prompt \d+ of \d+ tokens, \S+ tok/s; generated 0 tokens, - tok/s\n", said)
     assert min(waited) < 1.0
     assert max(waited) < 3.0  # another program may have the processor
 
@@ -368,6 +370,25 @@ def test_ctrl_c_while_generating_keeps_the_text(cli: Cli, oracle_run: dict[str, 
         assert got.startswith(text)
         assert got.endswith("\n")
         assert "Traceback" not in rest(talk)
+
+
+@posix
+def test_ctrl_c_while_generating_leaves_whole_json(cli: Cli, oracle_run: dict[str, Any]) -> None:
+    args = ("generate", *EXACT, "-c", 100_000, "-p", oracle_run["prompt"], "--ignore-eos", "--json")
+    with running(cli, *args) as (process, out, talk):
+        said = ""
+        while "\n" not in said:  # the warning about the long context comes when the model is loaded
+            said += talk.get(timeout=60)
+        threading.Event().wait(1.0)
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+        assert process.returncode == 130
+        got = json.loads(rest(out))
+    assert got["finish_reason"] == "cancelled"
+    assert got["text"].startswith(oracle_run["server"]["text"])
+    assert got["tokens"][:64] == oracle_run["greedy"]
+    assert got["stats"]["n_generated"] == len(got["tokens"])
+    assert got["stats"]["n_decoded"] in (len(got["tokens"]) - 1, len(got["tokens"]))
 
 
 @posix

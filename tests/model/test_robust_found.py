@@ -85,28 +85,38 @@ def test_the_hand_made_llama_works(tmp_path: Path) -> None:
     assert opened(tmp_path / "m.gguf") == "works"
 
 
-@pytest.mark.parametrize("kind", [I8, I32, Q8_1])
-def test_weights_of_a_type_that_cannot_be_multiplied(kind: int, tmp_path: Path) -> None:
-    """ggml has no product for these and calls a null pointer."""
+# ggml has no product for the first three and calls a null pointer; one of its threads aborts the process when a norm is
+# not F32.
+@pytest.mark.parametrize(
+    ("tensor", "kind"),
+    [(b"attn_q", kind) for kind in (I8, I32, Q8_1)] + [(b"attn_norm", kind) for kind in (1, 8, BF16)],
+)
+def test_weights_of_a_type_that_cannot_be_computed(tensor: bytes, kind: int, tmp_path: Path) -> None:
     parts, data = llama_file(TINY_B.read_bytes())
-    next(t for t in parts.tensors if t.name == b"blk.0.attn_q.weight").kind = kind
+    name = b"blk.0." + tensor + b".weight"
+    next(t for t in parts.tensors if t.name == name).kind = kind
     relay(parts)
     (tmp_path / "m.gguf").write_bytes(build(parts) + data)
     said = opened(tmp_path / "m.gguf")
     assert said.startswith("UnsupportedModelError")
-    assert "blk.0.attn_q.weight" in said
+    assert name.decode() in said
 
 
-@pytest.mark.parametrize("kind", [1, 8, BF16])
-def test_vectors_of_a_type_that_cannot_be_added(kind: int, tmp_path: Path) -> None:
-    """A worker thread of ggml aborts the process when a norm is not F32."""
-    parts, data = llama_file(TINY_B.read_bytes())
-    next(t for t in parts.tensors if t.name == b"blk.0.attn_norm.weight").kind = kind
-    relay(parts)
-    (tmp_path / "m.gguf").write_bytes(build(parts) + data)
+@pytest.mark.parametrize("architecture", ["llama", "clover_moe"])
+def test_a_value_that_ggml_checks_while_it_computes(architecture: str, tmp_path: Path) -> None:
+    """A negative epsilon: the failed check of a worker thread would end the process."""
+    if architecture == "llama":
+        parts, data = llama_file(TINY_B.read_bytes())
+        entry(parts, "llama.attention.layer_norm_rms_epsilon").value = -1.0
+        (tmp_path / "m.gguf").write_bytes(build(parts) + data)
+    else:
+        changed(
+            tmp_path / "m.gguf",
+            lambda parts: setattr(entry(parts, "clover_moe.attention.layer_norm_rms_epsilon"), "value", -1.0),
+        )
     said = opened(tmp_path / "m.gguf")
-    assert said.startswith("UnsupportedModelError")
-    assert "blk.0.attn_norm.weight" in said
+    assert said != "works"
+    assert "eps" in said
 
 
 @pytest.mark.parametrize("model", ["test", "gpt2", "llama", "rwkv"])
@@ -139,3 +149,32 @@ def test_parts_are_put_together_as_they_were() -> None:
         parts = parse(data)
         assert build(parts) == data[: parts.data_offset]
         assert {e.kind for e in parts.entries} >= {4, STRING, ARRAY}
+
+
+WHOLE_CONTEXT = """
+import resource, sys, pyclover
+resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+try:
+    with pyclover.Clover(sys.argv[1], n_ctx=0, n_threads=1):
+        print("works")
+except pyclover.CloverError as e:
+    print(type(e).__name__, str(e))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits as Linux has them")
+@pytest.mark.parametrize("n_ctx", [2**31 - 1, 2**32 - 1])
+def test_a_context_length_that_no_machine_has_room_for(n_ctx: int, tmp_path: Path) -> None:
+    """n_ctx=0 takes the file's word; std::bad_alloc went through C code that could not take it."""
+    changed(tmp_path / "m.gguf", lambda parts: setattr(entry(parts, "clover_moe.context_length"), "value", n_ctx))
+    done = subprocess.run(
+        [sys.executable, "-c", WHOLE_CONTEXT, str(tmp_path / "m.gguf")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, f"ended with {done.returncode}: {done.stderr[-500:]}"
+    assert done.stdout.split()[0] in ("OutOfMemoryError", "UnsupportedModelError", "UsageError"), done.stdout
+    assert "n_ctx" in done.stdout or "context_length" in done.stdout

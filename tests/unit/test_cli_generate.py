@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ class FakeStats:
     mode: str = "plain"
     n_prompt: int = 12
     n_prompt_reused: int = 0
+    n_prompt_read: int = 12
     n_generated: int = 3
     prompt_tok_per_s: float = 340.12
     decode_tok_per_s: float = 152.34
@@ -40,15 +42,7 @@ class FakePiece:
     tokens: tuple[int, ...] = ()
     stats: FakeStats | None = None
     finish_reason: str | None = None
-
-
-@dataclass
-class FakeCompletion:
-    text: str
-    tokens: tuple[int, ...] = (7, 8, 9)
-    finish_reason: str = "length"
     stop: str | None = None
-    stats: FakeStats = field(default_factory=FakeStats)
 
 
 @dataclass
@@ -56,12 +50,12 @@ class Script:
     """What the fake model does, and what it was asked to do."""
 
     pieces: Sequence[FakePiece | BaseException] = ()
-    completion: FakeCompletion | None = None
     load_error: BaseException | None = None
     warnings: tuple[str, ...] = ()
     opened: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     n_closed: int = 0
+    n_cancelled: int = 0
 
     def model(self) -> type:
         script = self
@@ -90,10 +84,8 @@ class Script:
                         raise piece
                     yield piece
 
-            def generate(self, prompt: str, **options: Any) -> FakeCompletion:
-                script.asked.append((prompt, options))
-                assert script.completion is not None
-                return script.completion
+            def cancel(self) -> None:
+                script.n_cancelled += 1
 
         return FakeClover
 
@@ -157,8 +149,8 @@ def test_warnings_of_the_model_go_to_stderr(script: Script) -> None:
 
 
 def test_json_is_one_object(script: Script) -> None:
-    script.completion = FakeCompletion("Hello ☘", stop="\n", finish_reason="stop")
-    script.completion.stats.decode_tok_per_s = math.nan
+    stats = FakeStats(decode_tok_per_s=math.nan)
+    script.pieces = [FakePiece("Hel", (7,)), FakePiece("lo ☘", (8, 9)), FakePiece("", (), stats, "stop", "\n")]
     script.warnings = ("w",)
     result = run("-m", "m.gguf", "-p", "Hi", "--json")
     assert result.exit_code == 0
@@ -176,7 +168,9 @@ def test_json_is_one_object(script: Script) -> None:
 
 
 def test_a_speed_that_was_not_measured_is_not_shown_as_zero(script: Script) -> None:
-    stats = FakeStats(n_prompt=5, n_prompt_reused=4, n_generated=0, prompt_tok_per_s=10.0, decode_tok_per_s=0.0)
+    stats = FakeStats(
+        n_prompt=5, n_prompt_reused=4, n_prompt_read=1, n_generated=0, prompt_tok_per_s=10.0, decode_tok_per_s=0.0
+    )
     script.pieces = [FakePiece("", (), stats, "stop")]
     result = run("-m", "m", "-p", "Hi")
     assert result.stderr == "plain: prompt 5 tokens (4 reused), 10.0 tok/s; generated 0 tokens, - tok/s\n"
@@ -429,6 +423,55 @@ def test_ctrl_c_keeps_the_text_and_ends_the_line(script: Script) -> None:
     result = run("-m", "m.gguf", "-p", "Hi")
     assert (result.stdout, result.stderr, result.exit_code) == ("Hel\n", "", 130)
     assert script.n_closed == 1
+
+
+class Interrupting(FakePiece):
+    """A piece before which Ctrl-C is pressed."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "text" and not object.__getattribute__(self, "__dict__").get("pressed"):
+            self.pressed = True
+            signal.raise_signal(signal.SIGINT)
+        return object.__getattribute__(self, name)
+
+
+def test_the_first_ctrl_c_cancels_and_the_second_interrupts(script: Script) -> None:
+    script.pieces = [Interrupting("Hel", (1,)), FakePiece("lo", (2,), FakeStats(), "cancelled")]
+    result = run("-m", "m.gguf", "-p", "Hi")
+    assert (result.stdout, result.stderr, result.exit_code, script.n_cancelled) == ("Hello\n", SPEED, 130, 1)
+    script.pieces = [Interrupting("Hel", (1,)), Interrupting("lo", (2,), FakeStats(), "length")]
+    result = run("-m", "m.gguf", "-p", "Hi")
+    assert (result.stdout, result.stderr, result.exit_code, script.n_cancelled) == ("Hel\n", "", 130, 2)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_json_of_a_cancelled_run_is_whole(script: Script) -> None:
+    script.pieces = [FakePiece("Hel", (1,)), FakePiece("lo", (2, 3), FakeStats(), "cancelled")]
+    result = run("-m", "m.gguf", "-p", "Hi", "--json")
+    got = json.loads(result.stdout)
+    assert (got["text"], got["tokens"], got["finish_reason"], result.exit_code) == (
+        "Hello",
+        [1, 2, 3],
+        "cancelled",
+        130,
+    )
+    assert got["stats"] == FakeStats().to_dict()
+
+
+def test_json_of_an_interrupted_run_keeps_what_came(script: Script) -> None:
+    script.pieces = [FakePiece("Hel", (1,)), KeyboardInterrupt()]
+    result = run("-m", "m.gguf", "-p", "Hi", "--json")
+    got = json.loads(result.stdout)
+    assert (got["text"], got["tokens"], got["finish_reason"], got["stats"]) == ("Hel", [1], "cancelled", None)
+    assert result.exit_code == 130
+
+
+def test_a_prompt_that_was_not_read_to_its_end(script: Script) -> None:
+    stats = FakeStats(n_prompt=100, n_prompt_reused=4, n_prompt_read=32, n_generated=0, decode_tok_per_s=0.0)
+    script.pieces = [FakePiece("", (), stats, "cancelled")]
+    result = run("-m", "m", "-p", "Hi")
+    assert result.stderr == "plain: prompt 36 of 100 tokens (4 reused), 340.1 tok/s; generated 0 tokens, - tok/s\n"
+    assert result.exit_code == 130
 
 
 def test_ctrl_c_while_loading(script: Script) -> None:
