@@ -139,6 +139,9 @@ void pc_context::forget() {
     checkpoints.clear();
     logits_ready = false;
     pending = LLAMA_TOKEN_NULL;
+    n_beyond = 0;
+    n_fresh = 0;
+    draft_state.clear();
 }
 
 bool pc_context::cuttable(size_t n_tokens) const {
@@ -146,7 +149,8 @@ bool pc_context::cuttable(size_t n_tokens) const {
         return true;
     }
     if (model->recurrent) {
-        return false;
+        const size_t n_back = n_beyond + history.size() - n_tokens;
+        return n_back <= n_fresh || (!draft_state.empty() && n_tokens > draft_start);
     }
     // a sliding window forgets what lies behind it: the window before the cut must still be there
     const int32_t window = llama_model_n_swa(model->model);
@@ -161,12 +165,46 @@ void pc_context::cut(size_t n_tokens) {
     if (n_tokens == history.size()) {
         return;
     }
-    if (n_tokens == 0 || !llama_memory_seq_rm(llama_get_memory(ctx), 0, (llama_pos) n_tokens, -1)) {
+    if (n_tokens == 0) {
         forget();
         return;
     }
+    while (!checkpoints.empty() && checkpoints.back().n_tokens > n_tokens) {
+        checkpoints.pop_back();
+    }
+    n_beyond += history.size() - n_tokens;
     history.resize(n_tokens);
     logits_ready = false;
+}
+
+void pc_context::settle() {
+    if (n_beyond == 0) {
+        return;
+    }
+    stopwatch watch(spec.rollback_s);
+    llama_memory_t memory = llama_get_memory(ctx);
+    const bool by_snapshot = !model->recurrent || n_beyond <= n_fresh;
+    n_beyond = 0;
+    n_fresh = 0;
+    if (by_snapshot && llama_memory_seq_rm(memory, 0, (llama_pos) history.size(), -1)) {
+        return;
+    }
+    // back to the state before the draft, and once more over what was kept of it
+    std::vector<llama_token> again = history;
+    const std::vector<uint8_t> state = std::move(draft_state);
+    draft_state.clear();
+    if (!state.empty() && llama_state_seq_set_data_ext(ctx, state.data(), state.size(), 0, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY) != 0 &&
+        llama_memory_seq_rm(memory, 0, (llama_pos) draft_start, -1)) {
+        again.erase(again.begin(), again.begin() + (std::ptrdiff_t) draft_start);
+        history.resize(draft_start);
+    } else {
+        const llama_token chosen = pending;
+        forget();
+        pending = chosen;
+    }
+    for (size_t done = 0; done < again.size(); done += n_batch) {
+        compute(again.data() + done, std::min<size_t>(n_batch, again.size() - done), false);
+    }
 }
 
 void pc_context::save_checkpoint() {
@@ -208,10 +246,14 @@ bool pc_context::restore(size_t n_at_most, size_t n_prompt) {
     }
     history.resize(c.n_tokens);
     logits_ready = false;
+    n_beyond = 0;
+    n_fresh = 0;
+    draft_state.clear();
     if (c.n_tokens == n_prompt) {
         // nothing is left to compute: put the logits where the sampler looks for them
         std::copy(c.logits.begin(), c.logits.end(), llama_get_logits_ith(ctx, -1));
         logits_ready = true;
+        logits_row = -1;
     }
     return true;
 }
@@ -238,6 +280,7 @@ void pc_context::compute(const llama_token * tokens, size_t n_tokens, bool every
     if (stop_requested()) {
         throw error(PC_CANCELLED, "the call was stopped");
     }
+    settle();
     llama_batch batch = llama_batch_init((int32_t) n_tokens, 0, 1);
     const auto give_back = [](llama_batch * b) {
         llama_batch_free(*b);
@@ -263,6 +306,10 @@ void pc_context::compute(const llama_token * tokens, size_t n_tokens, bool every
         llama_synchronize(ctx);
         history.insert(history.end(), tokens, tokens + n_tokens);
         logits_ready = true;
+        logits_row = -1;
+        kept_logits.clear();
+        n_fresh = std::min<size_t>(n_rs_seq, n_tokens - 1);
+        draft_state.clear();
         return;
     }
     const std::string why = telling_error_line();
@@ -288,11 +335,21 @@ void pc_context::append(const llama_token * tokens, size_t n_tokens) {
 }
 
 const float * pc_context::last_logits() {
-    const float * logits = logits_ready ? llama_get_logits_ith(ctx, -1) : nullptr;
+    const float * logits = logits_ready ? llama_get_logits_ith(ctx, logits_row) : nullptr;
     if (logits == nullptr) {
         throw error(PC_BAD_ARGUMENT, "there are no logits: read a prompt first");
     }
     return logits;
+}
+
+llama_token pc_context::choose(pc_sampler & sampler, int32_t row) {
+    const llama_token best = argmax(llama_get_logits_ith(ctx, row), (size_t) model->n_vocab);
+    if (sampler.argmax) {
+        return best;
+    }
+    const llama_token chosen = common_sampler_sample(sampler.sampler, ctx, row);
+    common_sampler_accept(sampler.sampler, chosen, true);
+    return chosen;
 }
 
 //
@@ -311,6 +368,7 @@ extern "C" int pc_context_create(pc_model * model, const pc_context_params * par
         c->poll = p.poll;
         c->user = p.user;
         c->n_checkpoints_max = (size_t) std::max(0, p.n_checkpoints);
+        c->n_rs_seq = model->recurrent ? p.n_rs_seq : 0;
 
         const uint32_t n_ctx = p.n_ctx > 0 ? p.n_ctx : (uint32_t) llama_model_n_ctx_train(model->model);
         const uint32_t n_batch = std::min(std::max(p.n_batch, 1u), n_ctx);
@@ -321,6 +379,10 @@ extern "C" int pc_context_create(pc_model * model, const pc_context_params * par
         lp.n_batch = n_batch;
         lp.n_ubatch = std::min(std::max(p.n_ubatch, 1u), n_batch);
         lp.n_seq_max = 1;
+        lp.n_rs_seq = c->n_rs_seq;
+        if (lp.n_rs_seq > 0 && lp.n_ubatch < lp.n_rs_seq + 2) {
+            throw error(PC_BAD_ARGUMENT, "n_ubatch must be at least n_rs_seq + 2, " + std::to_string(lp.n_rs_seq + 2));
+        }
         lp.n_outputs_max = (uint32_t) std::min<size_t>(n_batch, std::max<size_t>(n_rows, 32));
         lp.n_threads = p.n_threads;
         lp.n_threads_batch = p.n_threads_batch;
@@ -388,6 +450,7 @@ extern "C" int pc_context_prompt(pc_context * context, const int32_t * tokens, s
         c.check_room(n_tokens);
         c.pending = LLAMA_TOKEN_NULL;
         c.stats = {};
+        c.spec = {};
         c.stats.n_prompt = n_tokens;
         c.stats.first_difference = -1;
         stopwatch watch(c.stats.prompt_s);
@@ -407,6 +470,7 @@ extern "C" int pc_context_prompt(pc_context * context, const int32_t * tokens, s
         }
         c.stats.n_reused = c.history.size();
         c.append(tokens + c.history.size(), n_tokens - c.history.size());
+        c.settle();
         c.save_checkpoint();
     });
 }
@@ -426,12 +490,8 @@ extern "C" int pc_context_step(pc_context * context, pc_sampler * sampler, int32
             c.stats.n_decoded++;
         }
         stopwatch watch(c.stats.sample_s);
-        const float * logits = c.last_logits();
-        llama_token chosen = argmax(logits, (size_t) c.model->n_vocab);
-        if (!sampler->argmax) {
-            chosen = common_sampler_sample(sampler->sampler, c.ctx, -1);
-            common_sampler_accept(sampler->sampler, chosen, true);
-        }
+        c.last_logits();
+        const llama_token chosen = c.choose(*sampler, c.logits_row);
         c.pending = chosen;
         c.stats.n_sampled++;
         *token = chosen;
@@ -502,7 +562,13 @@ extern "C" int pc_context_score(pc_context * context, const int32_t * tokens, si
 }
 
 extern "C" int pc_context_clear(pc_context * context) {
-    return guarded([&] { required(context, "context")->forget(); });
+    return guarded([&] {
+        pc_context & c = *required(context, "context");
+        c.forget();
+        c.stats = {};
+        c.stats.first_difference = -1;
+        c.spec = {};
+    });
 }
 
 extern "C" int pc_context_tokens(const pc_context * context, int32_t * out, size_t capacity, size_t * n_tokens) {

@@ -16,10 +16,13 @@ struct pc_context {
     uint32_t n_ctx = 0;
     uint32_t n_batch = 0;
     uint32_t n_outputs = 0;
+    uint32_t n_rs_seq = 0;
 
     // What the memory holds, token by token. Kept in step with it: when a pass fails, both are emptied.
     std::vector<llama_token> history;
-    bool logits_ready = false;              // the last output row belongs to the last token of history
+    bool logits_ready = false;              // a row of the output belongs to the last token of history:
+    int32_t logits_row = -1;                // this one, -1: the last
+    std::vector<float> kept_logits;         // those of the last token of history, from before a preview took the output
     llama_token pending = LLAMA_TOKEN_NULL; // chosen by the last step, not computed yet
 
     // The recurrent part of the memory after `n_tokens` of history, with the logits there. The attention part needs no
@@ -38,7 +41,15 @@ struct pc_context {
     std::chrono::steady_clock::time_point next_poll{};
     uint32_t n_unpolled = 0;
 
+    // A pass over a draft computes tokens that are not kept. They are removed before the next pass, not at once, because
+    // llama.cpp can take a recurrent memory back only once after a pass.
+    size_t n_beyond = 0;               // tokens that llama.cpp's memory holds behind history
+    size_t n_fresh = 0;                // so many of the last pass can be taken back by its snapshots
+    size_t draft_start = 0;            // tokens before the last draft's pass, and
+    std::vector<uint8_t> draft_state;  // the recurrent memory there, where snapshots are too few; else empty
+
     pc_stats stats{};
+    pc_spec_stats spec{};
 
     pc_context() = default;
     pc_context(const pc_context &) = delete;
@@ -47,11 +58,14 @@ struct pc_context {
 
     bool stop_requested();
     void forget();             // empties memory and history
+    void settle();             // removes what lies behind history
     void cut(size_t n_tokens); // keeps the first n_tokens of history; they must be cuttable
     bool cuttable(size_t n_tokens) const;
     bool restore(size_t n_at_most, size_t n_prompt); // to the best checkpoint, false: there is none
     void save_checkpoint();
     void compute(const llama_token * tokens, size_t n_tokens, bool every_row); // appends; at most n_batch tokens
+    void preview(const llama_token * rows, size_t n_rows);                     // every row; history and memory stay
+    llama_token choose(pc_sampler & sampler, int32_t row);                     // from the logits of a row, -1: the last
     void append(const llama_token * tokens, size_t n_tokens); // any number, counted as read; logits of the last
     void check_tokens(const llama_token * tokens, size_t n_tokens) const;
     void check_room(size_t n_tokens) const;

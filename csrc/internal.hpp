@@ -71,12 +71,20 @@ template <typename T> T * required(T * pointer, const char * what) {
 class stopwatch {
   public:
     explicit stopwatch(double & total_s) : total(total_s), start(clock::now()) {}
-    ~stopwatch() { total += std::chrono::duration<double>(clock::now() - start).count(); }
+    ~stopwatch() { stop(); }
     stopwatch(const stopwatch &) = delete;
     stopwatch & operator=(const stopwatch &) = delete;
 
+    void stop() {
+        if (running) {
+            total += std::chrono::duration<double>(clock::now() - start).count();
+            running = false;
+        }
+    }
+
   private:
     using clock = std::chrono::steady_clock;
+    bool running = true;
     double & total;
     clock::time_point start;
 };

@@ -11,4 +11,6 @@
 
 #include "pyclover/context.h"
 
+#include "pyclover/spec.h"
+
 #include "pyclover/info.h"

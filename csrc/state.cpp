@@ -28,6 +28,7 @@ size_t bytes_after_head(const state_head & head) {
 extern "C" int pc_context_get_state(pc_context * context, pc_buffer * out) {
     return guarded([&] {
         pc_context & c = *required(context, "context");
+        c.settle();
         state_head head{};
         head.magic = STATE_MAGIC;
         head.n_tokens = c.history.size();

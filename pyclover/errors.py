@@ -125,6 +125,10 @@ class CancelledError(CloverError):
     """The running call was stopped by cancel()."""
 
 
+class SpeculationUnavailableError(CloverError):
+    """The model can neither draft nor generate by blocks; the message says what its file lacks."""
+
+
 class GrammarError(CloverError, ValueError):
     """A grammar or JSON schema that cannot be used."""
 

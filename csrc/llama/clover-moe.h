@@ -16,19 +16,11 @@ struct llama_model_clover_moe : public llama_model_base {
 
     std::unique_ptr<llm_graph_context> build_arch_graph(const llm_graph_params & params) const override;
 
-    // autoregressive mode: full attention layers with a KV cache, the others with a gated delta net
-    struct graph : public llm_build_delta_net_base {
-        graph(const llama_model & model, const llm_graph_params & params);
-
-      private:
-        ggml_tensor * attention(llm_graph_input_attn_kv * inp, ggml_tensor * x, ggml_tensor * pos, int il);
-        ggml_tensor * delta_net(llm_graph_input_rs * inp, ggml_tensor * x, int il);
-        ggml_tensor * experts(ggml_tensor * x, int il);
-
-        const llama_model & model;
-    };
+    // whether every delta net layer has what only the block pass reads
+    bool has_block_pass() const;
 
   private:
+    void load_block_params(llama_model_loader & ml);
     void load_layer(llama_model_loader & ml, int il);
     void load_preview_tensors(llama_model_loader & ml, int il);
 };

@@ -23,6 +23,7 @@ enum pc_status {
     PC_BAD_STATE = 7,
     PC_BAD_GRAMMAR = 8,
     PC_NATIVE_FAILURE = 9,
+    PC_NO_BLOCK_PASS = 10, /* the model cannot draft */
 };
 
 /* Message of the last failure in this thread; valid until the next call in this thread. */

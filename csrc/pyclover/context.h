@@ -25,6 +25,7 @@ typedef struct pc_context_params {
     const char * cache_type_k;
     const char * cache_type_v;
     int32_t offload_kqv;
+    uint32_t n_rs_seq;     /* states of a recurrent memory kept for taking back the last tokens of a pass */
     int32_t n_checkpoints; /* states of a recurrent memory kept for going back to the end of an earlier prompt */
     pc_poll_fn poll;       /* may be NULL */
     void * user;
@@ -85,6 +86,7 @@ int pc_context_last_logits(pc_context * context, float * out);
 /* Natural logarithm of the probability of tokens[i + 1] after tokens[0..i], for each i [n_tokens - 1]. */
 int pc_context_score(pc_context * context, const int32_t * tokens, size_t n_tokens, float * out);
 
+/* Empties memory and counters. */
 int pc_context_clear(pc_context * context);
 
 /* The tokens that the memory holds; the same counting as in pc_tokenize. */

@@ -88,6 +88,7 @@ def _error(status: int, path: str) -> Exception:
         lib.PC_CANCELLED: errors.CancelledError,
         lib.PC_BAD_STATE: errors.StateError,
         lib.PC_BAD_GRAMMAR: errors.GrammarError,
+        lib.PC_NO_BLOCK_PASS: errors.SpeculationUnavailableError,
     }
     return classes.get(status, errors.NativeError)(message)
 

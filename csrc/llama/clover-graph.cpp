@@ -1,0 +1,215 @@
+#include "clover-graph.h"
+
+#include "llama-memory-recurrent.h"
+
+// q and k of the delta net are divided by sqrt(sum of squares + this), whatever the file's RMS epsilon is
+static constexpr float CLOVER_GDN_NORM_EPS = 1e-6f;
+
+//
+// shared
+//
+
+void clover_graph::build(bool trim_early) {
+    ggml_tensor * x = build_inp_embd(model.tok_embd);
+    cb(x, "model.input_embed", -1);
+
+    inp_pos = build_inp_pos();
+    ggml_tensor * inp_out_ids = build_inp_out_ids();
+
+    for (int il = 0; il < n_layer; ++il) {
+        res->t_layer_inp[il] = x;
+
+        ggml_tensor * residual = x;
+
+        ggml_tensor * cur = build_norm(x, model.layers[il].attn_norm, nullptr, LLM_NORM_RMS, il);
+        cb(cur, "attn_norm", il);
+        ggml_build_forward_expand(gf, cur);
+
+        cur = mix(cur, il);
+
+        // the last layer's feed-forward part is needed only for rows that are asked for
+        const bool trim = il == n_layer - 1 && inp_out_ids != nullptr;
+        if (trim && trim_early) {
+            cur = ggml_get_rows(ctx0, cur, inp_out_ids);
+            residual = ggml_get_rows(ctx0, residual, inp_out_ids);
+        }
+        residual = ggml_add(ctx0, cur, residual);
+        cb(residual, "attn_residual", il);
+
+        cur = build_norm(residual, model.layers[il].attn_post_norm, nullptr, LLM_NORM_RMS, il);
+        cb(cur, "attn_post_norm", il);
+
+        cur = ggml_add(ctx0, experts(cur, il), residual);
+        cur = build_cvec(cur, il);
+        cb(cur, "l_out", il);
+
+        x = trim && !trim_early ? ggml_get_rows(ctx0, cur, inp_out_ids) : cur;
+    }
+
+    x = build_norm(x, model.output_norm, nullptr, LLM_NORM_RMS, -1);
+    cb(x, "result_norm", -1);
+    res->t_embd = x;
+
+    x = build_lora_mm(model.output, x, model.output_s);
+    cb(x, "result_output", -1);
+    res->t_logits = x;
+
+    ggml_build_forward_expand(gf, x);
+}
+
+ggml_tensor * clover_graph::attention(llm_graph_input_attn_kv * inp, ggml_tensor * x, int il) {
+    const auto & layer = model.layers[il];
+    const int64_t n_dim = hparams.n_embd_head_k(il);
+
+    auto [qg, k, v] = build_qkv(layer, x, 2 * n_dim, n_head, n_dim, n_head_kv, n_dim, n_head_kv, il, false);
+
+    // per head: n_dim of query, then n_dim of gate
+    const size_t size = ggml_element_size(qg);
+    ggml_tensor * q = ggml_view_3d(ctx0, qg, n_dim, n_head, n_tokens, 2 * n_dim * size, 2 * n_dim * n_head * size, 0);
+    ggml_tensor * gate =
+        ggml_view_3d(ctx0, qg, n_dim, n_head, n_tokens, 2 * n_dim * size, 2 * n_dim * n_head * size, n_dim * size);
+    gate = ggml_cont_2d(ctx0, gate, n_dim * n_head, n_tokens);
+
+    k = ggml_reshape_3d(ctx0, k, n_dim, n_head_kv, n_tokens);
+    v = ggml_reshape_3d(ctx0, v, n_dim, n_head_kv, n_tokens);
+    q = build_norm(q, layer.attn_q_norm, nullptr, LLM_NORM_RMS, il);
+    k = build_norm(k, layer.attn_k_norm, nullptr, LLM_NORM_RMS, il);
+
+    const auto rotate = [&](ggml_tensor * t) {
+        return ggml_rope_ext(ctx0, t, inp_pos, nullptr, n_rot, rope_type, n_ctx_orig, freq_base, freq_scale, ext_factor, attn_factor,
+                             beta_fast, beta_slow);
+    };
+    q = rotate(q);
+    k = rotate(k);
+    cb(q, "Qcur", il);
+    cb(k, "Kcur", il);
+    cb(v, "Vcur", il);
+
+    ggml_tensor * out =
+        build_attn(inp, nullptr, nullptr, nullptr, q, k, v, nullptr, nullptr, nullptr, 1.0f / sqrtf(float(n_dim)), il);
+    out = ggml_mul(ctx0, out, ggml_sigmoid(ctx0, gate));
+    out = build_lora_mm(layer.wo, out, layer.wo_s);
+    cb(out, "attn_output", il);
+    return out;
+}
+
+ggml_tensor * clover_graph::experts(ggml_tensor * x, int il) {
+    const auto & layer = model.layers[il];
+
+    // softmax over all experts, the best n_expert_used with their weights made to sum to 1, no further scale
+    ggml_tensor * out =
+        build_moe_ffn(x, layer.ffn_gate_inp, layer.ffn_up_exps, layer.ffn_gate_exps, layer.ffn_down_exps, nullptr, n_expert,
+                      n_expert_used, LLM_FFN_SILU, true, 1.0f, LLAMA_EXPERT_GATING_FUNC_TYPE_SOFTMAX, il, route(x, il),
+                      layer.ffn_gate_up_exps, layer.ffn_up_exps_s, layer.ffn_gate_exps_s, layer.ffn_down_exps_s);
+    cb(out, "ffn_moe_out", il);
+
+    if (layer.ffn_up_shexp != nullptr) {
+        ggml_tensor * shared =
+            build_ffn(x, layer.ffn_up_shexp, nullptr, layer.ffn_up_shexp_s, layer.ffn_gate_shexp, nullptr, layer.ffn_gate_shexp_s,
+                      layer.ffn_down_shexp, nullptr, layer.ffn_down_shexp_s, nullptr, LLM_FFN_SILU, LLM_FFN_PAR, il);
+        ggml_tensor * gate = ggml_sigmoid(ctx0, build_lora_mm(layer.ffn_gate_inp_shexp, x));
+        out = ggml_add(ctx0, out, ggml_mul(ctx0, shared, gate));
+    }
+    cb(out, "ffn_out", il);
+    return out;
+}
+
+ggml_tensor * clover_graph::gdn_qkv(ggml_tensor * x, int il) {
+    ggml_tensor * qkv = build_lora_mm(model.layers[il].wqkv, x, model.layers[il].wqkv_s);
+    qkv = ggml_reshape_3d(ctx0, qkv, gdn_channels(), ubatch.n_seq_tokens, ubatch.n_seqs);
+    cb(qkv, "gdn_qkv", il);
+    return qkv;
+}
+
+clover_graph::gdn_heads clover_graph::gdn_split(ggml_tensor * mixed) {
+    const int64_t n_dim = hparams.ssm_d_state;
+    const int64_t n_kheads = hparams.ssm_n_group;
+    const int64_t n_vheads = hparams.ssm_dt_rank;
+    const size_t row = ggml_row_size(mixed->type, gdn_channels());
+    const auto heads = [&](int64_t n_heads, int64_t first) {
+        return ggml_view_4d(ctx0, mixed, n_dim, n_heads, ubatch.n_seq_tokens, ubatch.n_seqs, ggml_row_size(mixed->type, n_dim), row,
+                            row * ubatch.n_seq_tokens, ggml_row_size(mixed->type, first * n_dim));
+    };
+    return {
+        build_gdn_l2_norm(ctx0, heads(n_kheads, 0), CLOVER_GDN_NORM_EPS),
+        build_gdn_l2_norm(ctx0, heads(n_kheads, n_kheads), CLOVER_GDN_NORM_EPS),
+        heads(n_vheads, 2 * n_kheads),
+    };
+}
+
+ggml_tensor * clover_graph::gdn_repeat(ggml_tensor * t) {
+    return hparams.ssm_n_group == hparams.ssm_dt_rank
+               ? t
+               : ggml_repeat_4d(ctx0, t, hparams.ssm_d_state, hparams.ssm_dt_rank, ubatch.n_seq_tokens, ubatch.n_seqs);
+}
+
+ggml_tensor * clover_graph::gdn_output(ggml_tensor * out, ggml_tensor * x, int il) {
+    const auto & layer = model.layers[il];
+    const int64_t n_dim = hparams.ssm_d_state;
+    const int64_t n_vheads = hparams.ssm_dt_rank;
+
+    ggml_tensor * z = build_lora_mm(layer.wqkv_gate, x, layer.wqkv_gate_s);
+    cb(z, "gdn_z", il);
+    z = ggml_reshape_4d(ctx0, z, n_dim, n_vheads, ubatch.n_seq_tokens, ubatch.n_seqs);
+    out = ggml_mul(ctx0, build_norm(out, layer.ssm_norm, nullptr, LLM_NORM_RMS, il), ggml_silu(ctx0, z));
+    out = ggml_reshape_2d(ctx0, out, n_dim * n_vheads, n_tokens);
+    out = build_lora_mm(layer.ssm_out, out, layer.ssm_out_s);
+    cb(out, "gdn_output", il);
+    return out;
+}
+
+//
+// autoregressive mode
+//
+
+clover_graph_causal::clover_graph_causal(const llama_model & model, const llm_graph_params & params) : clover_graph(model, params) {
+    inp = build_inp_mem_hybrid();
+    build(true);
+}
+
+ggml_tensor * clover_graph_causal::mix(ggml_tensor * x, int il) {
+    return hparams.is_recr(il) ? delta_net(inp->get_recr(), x, il) : attention(inp->get_attn(), x, il);
+}
+
+ggml_tensor * clover_graph_causal::delta_net(llm_graph_input_rs * inp_rs, ggml_tensor * x, int il) {
+    const auto & layer = model.layers[il];
+    const int64_t n_dim = hparams.ssm_d_state;
+    const int64_t n_vheads = hparams.ssm_dt_rank;
+    const int64_t n_rows = ubatch.n_seq_tokens;
+    const int64_t n_seqs = ubatch.n_seqs;
+
+    GGML_ASSERT(n_seqs > 0 && ubatch.equal_seqs() && ubatch.n_tokens == n_rows * n_seqs);
+
+    ggml_tensor * qkv = gdn_qkv(x, il);
+
+    ggml_tensor * beta = ggml_sigmoid(ctx0, build_lora_mm(layer.ssm_beta, x, layer.ssm_beta_s));
+    beta = ggml_reshape_4d(ctx0, beta, 1, n_vheads, n_rows, n_seqs);
+
+    // logarithm of the decay: -exp(A_log) * softplus(alpha + dt); ssm_a holds the first factor
+    ggml_tensor * decay = build_lora_mm(layer.ssm_alpha, x, layer.ssm_alpha_s);
+    decay = ggml_softplus(ctx0, ggml_add(ctx0, decay, layer.ssm_dt));
+    decay = ggml_mul(ctx0, decay, layer.ssm_a);
+    decay = ggml_reshape_4d(ctx0, decay, 1, n_vheads, n_rows, n_seqs);
+    cb(beta, "gdn_beta", il);
+    cb(decay, "gdn_decay", il);
+
+    ggml_tensor * conv_states = inp_rs->mctx->get_r_l(il);
+    ggml_tensor * gdn_states = inp_rs->mctx->get_s_l(il);
+
+    ggml_tensor * conv_in = build_conv_state(inp_rs, conv_states, qkv, layer.ssm_conv1d->ne[0], gdn_channels(), il);
+    ggml_tensor * mixed = ggml_silu(ctx0, ggml_ssm_conv(ctx0, conv_in, layer.ssm_conv1d));
+    cb(mixed, "gdn_conv", il);
+
+    gdn_heads heads = gdn_split(mixed);
+    // the fused operator lets value head h read key head h mod key heads by itself
+    if (!(cparams.fused_gdn_ar && cparams.fused_gdn_ch)) {
+        heads.q = gdn_repeat(heads.q);
+        heads.k = gdn_repeat(heads.k);
+    }
+
+    ggml_tensor * state = build_rs(inp_rs, gdn_states, hparams.n_embd_s(), n_seqs);
+    state = ggml_reshape_4d(ctx0, state, n_dim, n_dim, n_vheads, n_seqs);
+
+    ggml_tensor * out = build_recurrent_attn(inp_rs, gdn_states, heads.q, heads.k, heads.v, decay, beta, state, il);
+    return gdn_output(out, x, il);
+}

@@ -1,0 +1,78 @@
+#pragma once
+
+// What the two graphs of clover_moe share, and the graphs.
+
+#include "clover-params.h"
+#include "models.h"
+
+class clover_block_input;
+
+struct clover_graph : public llm_build_delta_net_base {
+    clover_graph(const llama_model & model, const llm_graph_params & params) : llm_build_delta_net_base(params), model(model) {}
+
+    virtual ~clover_graph() = default;
+
+  protected:
+    // The whole graph from embedding to logits. Called by the constructors of what derives from this.
+    void build(bool trim_early);
+
+    // what a layer mixes between rows
+    virtual ggml_tensor * mix(ggml_tensor * x, int il) = 0;
+
+    // logits of the router [n_expert, n_rows] in place of the layer's own; nullptr: those
+    virtual ggml_tensor * route(ggml_tensor * x, int il) {
+        GGML_UNUSED(x);
+        GGML_UNUSED(il);
+        return nullptr;
+    }
+
+    ggml_tensor * attention(llm_graph_input_attn_kv * inp, ggml_tensor * x, int il);
+    ggml_tensor * experts(ggml_tensor * x, int il);
+
+    // parts of a delta net layer
+    struct gdn_heads {
+        ggml_tensor * q; // [n_dim, key heads, n_rows, n_seqs], unit vectors
+        ggml_tensor * k; // the same
+        ggml_tensor * v; // [n_dim, value heads, n_rows, n_seqs]
+    };
+    ggml_tensor * gdn_qkv(ggml_tensor * x, int il);           // [channels, n_rows, n_seqs]
+    gdn_heads gdn_split(ggml_tensor * mixed);                 // of the convolution's result
+    ggml_tensor * gdn_repeat(ggml_tensor * t);                // key heads to value heads: head h reads h mod key heads
+    ggml_tensor * gdn_output(ggml_tensor * out, ggml_tensor * x, int il);
+
+    int64_t gdn_channels() const {
+        return (int64_t) hparams.ssm_d_state * (2 * hparams.ssm_n_group + hparams.ssm_dt_rank);
+    }
+
+    const llama_model & model;
+    ggml_tensor * inp_pos = nullptr;
+};
+
+// Autoregressive mode: full attention layers with a KV cache, the others with a gated delta net.
+struct clover_graph_causal : public clover_graph {
+    clover_graph_causal(const llama_model & model, const llm_graph_params & params);
+
+  private:
+    ggml_tensor * mix(ggml_tensor * x, int il) override;
+    ggml_tensor * delta_net(llm_graph_input_rs * inp, ggml_tensor * x, int il);
+
+    llm_graph_input_mem_hybrid * inp = nullptr;
+};
+
+// Block pass: the rows of a block see each other in both directions, and the memory as it is; nothing is kept.
+struct clover_graph_block : public clover_graph {
+    clover_graph_block(const llama_model & model, const llm_graph_params & params);
+
+  private:
+    ggml_tensor * mix(ggml_tensor * x, int il) override;
+    ggml_tensor * route(ggml_tensor * x, int il) override;
+
+    ggml_tensor * convolve(ggml_tensor * qkv, int il);
+    ggml_tensor * block_softmax(const gdn_heads & heads, int il);
+    ggml_tensor * per_head(ggml_tensor * values); // [1, 1, value heads or 1]
+    ggml_tensor * coreset_by_count(ggml_tensor * probs);
+    ggml_tensor * coreset_by_share(ggml_tensor * probs);
+
+    const clover_block_params & block;
+    clover_block_input * inp = nullptr;
+};

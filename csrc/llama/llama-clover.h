@@ -1,0 +1,25 @@
+#pragma once
+
+// Block pass of clover_moe: what llama.cpp's C interface lacks. C++, like llama-ext.h.
+
+#include "clover-params.h"
+#include "llama.h"
+
+#include <string>
+
+struct llama_batch_ext;
+
+// Why the model cannot run block passes; empty: it can.
+std::string llama_clover_block_missing(const llama_model * model);
+bool llama_clover_has_block_pass(const llama_model & model);
+
+// How block passes of this context compute; at first as the model's file says. Throws std::invalid_argument for values
+// that are out of range.
+const clover_block_params & llama_clover_get_block_params(const llama_context * ctx);
+void llama_clover_set_block_params(llama_context * ctx, const clover_block_params & params);
+
+// One pass over blocks that follow what the sequences of the batch hold. Logits as after llama_process(), but the memory is
+// afterwards what it was before, a pending rollback included. Every sequence has the same number of rows, at most 32, at
+// the positions that follow its last one, and holds at least one token.
+// Returns 0, 1 (no free cells), 2 (aborted), or less than 0 for other errors.
+int32_t llama_clover_process_block(llama_context * ctx, llama_batch_ext * batch);

@@ -1,0 +1,83 @@
+/* Block passes of Clover: previews, drafting with verification (draft-self), block diffusion. */
+#pragma once
+
+#include "base.h"
+#include "context.h"
+#include "model.h"
+#include "sampler.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* cffi: begin */
+#define PC_BLOCK_MAX 32
+
+/* How block passes compute; see csrc/llama/clover-params.h. */
+typedef struct pc_block_params {
+    uint32_t block_length;
+    int32_t shift_logits; /* 0 or 1 */
+    uint32_t expert_coreset;
+    float expert_coreset_share;
+    uint32_t expert_coreset_min;
+    char scale_activation[16]; /* "none", "exp" or "softplus" */
+    char history_query[16];    /* "scaled" or "unit" */
+} pc_block_params;
+
+typedef struct pc_draft_params {
+    int32_t n_max;      /* tokens of a draft, 1 to 31 */
+    int32_t n_rows;     /* rows of its block; 0: n_max + 1 */
+    int32_t n_steps;    /* block passes for a draft */
+    float p_min;        /* a draft ends before a token that is less probable */
+    float accept_ratio; /* 1 and ... */
+    float accept_delta; /* ... 0: lossless */
+} pc_draft_params;
+
+/* Counted since the prompt of the last pc_context_prompt(); times in seconds. */
+typedef struct pc_spec_stats {
+    uint64_t rounds;    /* of drafting */
+    uint64_t drafted;   /* tokens that were drafted and checked */
+    uint64_t accepted;  /* of them accepted, also those that were dropped afterwards */
+    uint64_t emitted;   /* tokens that rounds gave, dropped ones left out */
+    uint64_t drafted_at[31]; /* by position in the draft */
+    uint64_t accepted_at[31];
+    uint64_t previews;  /* block passes */
+    uint64_t commits;   /* causal passes over finished blocks */
+    uint64_t fixed;     /* rows of blocks that previews decided */
+    double preview_s;
+    double verify_s;    /* passes over drafts and finished blocks */
+    double rollback_s;
+} pc_spec_stats;
+
+/* Why the model cannot run block passes; empty: it can. */
+int pc_model_block_missing(const pc_model * model, pc_buffer * out);
+
+int pc_context_get_block_params(const pc_context * context, pc_block_params * out);
+int pc_context_set_block_params(pc_context * context, const pc_block_params * params);
+
+/* Logits [n_rows, n_vocab] of a block after what the memory holds, which stays as it is. Row t is about the position of
+ * the block's row t, also for models whose own rows are shifted. */
+int pc_context_preview(pc_context * context, const int32_t * rows, size_t n_rows, float * out);
+
+/* One round: drafts at most n_max tokens, and fewer when less than n_max + 1 are still wanted (n_left), checks them, and
+ * gives the tokens that follow: the accepted ones and one more. The last of them is not in the memory yet. *is_end: it ends
+ * the text. tokens: room for PC_BLOCK_MAX. */
+int pc_context_draft_step(pc_context * context, pc_sampler * sampler, const pc_draft_params * params, uint64_t n_left,
+                          int32_t * tokens, size_t * n_tokens, int32_t * is_end);
+
+/* Takes the last n_tokens of a round back; at least one of its tokens must stay. */
+int pc_context_take_back(pc_context * context, size_t n_tokens);
+
+/* One preview of a block in the making: rows [n_rows], masked [n_rows] (1: to be decided). Decides every masked row whose
+ * most probable token is more probable than the threshold, and at least the surest. */
+int pc_context_denoise(pc_context * context, int32_t * rows, uint8_t * masked, size_t n_rows, float threshold, size_t * n_fixed);
+
+/* Adds the tokens of a finished block to the memory; n_new of them are counted as part of the answer. */
+int pc_context_commit(pc_context * context, const int32_t * tokens, size_t n_tokens, size_t n_new);
+
+int pc_context_get_spec_stats(const pc_context * context, pc_spec_stats * out);
+/* cffi: end */
+
+#ifdef __cplusplus
+}
+#endif

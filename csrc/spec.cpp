@@ -1,0 +1,387 @@
+// Block passes: previews, drafting with verification, block diffusion.
+#include "context.hpp"
+
+#include "clover-draft.h"
+#include "llama-clover.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+using namespace pyclover;
+
+namespace {
+
+struct batch_owner {
+    explicit batch_owner(llama_context * ctx) : batch(llama_batch_ext_init(ctx)) {}
+    ~batch_owner() { llama_batch_ext_free(batch); }
+    batch_owner(const batch_owner &) = delete;
+    batch_owner & operator=(const batch_owner &) = delete;
+
+    llama_batch_ext * const batch;
+};
+
+void require_block_pass(const pc_model & model) {
+    const std::string missing = llama_clover_block_missing(model.model);
+    if (!missing.empty()) {
+        throw error(PC_NO_BLOCK_PASS, missing);
+    }
+}
+
+void check_block_result(int32_t rc) {
+    if (rc == 2) {
+        throw error(PC_CANCELLED, "the call was stopped");
+    }
+    if (rc == 1) {
+        throw error(PC_CONTEXT_FULL, "the context has no room left for a block");
+    }
+    if (rc != 0) {
+        const std::string why = telling_error_line();
+        throw error(error_lines_say_out_of_memory() ? PC_OUT_OF_MEMORY : PC_DECODE_FAILED,
+                    "llama.cpp could not compute the block (code " + std::to_string(rc) + ")" + (why.empty() ? "" : ": " + why));
+    }
+}
+
+} // namespace
+
+void pc_context::preview(const llama_token * rows, size_t n_rows) {
+    require_block_pass(*model);
+    check_tokens(rows, n_rows);
+    if (n_rows < 1 || n_rows > PC_BLOCK_MAX) {
+        throw error(PC_BAD_ARGUMENT, "a block has 1 to 32 rows, not " + std::to_string(n_rows));
+    }
+    check_room(history.size() + n_rows);
+    if (stop_requested()) {
+        throw error(PC_CANCELLED, "the call was stopped");
+    }
+    settle();
+    if (logits_ready) {
+        const float * logits = last_logits();
+        kept_logits.assign(logits, logits + model->n_vocab);
+    }
+    batch_owner owner(ctx);
+    for (size_t t = 0; t < n_rows; t++) {
+        const auto pos = (llama_pos) (history.size() + t);
+        const int32_t row = llama_batch_ext_add_token(owner.batch, 0, rows[t]);
+        if (row < 0 || !llama_batch_ext_set_pos(owner.batch, row, &pos) ||
+            !llama_batch_ext_set_output_logits(owner.batch, row, true)) {
+            throw error(PC_NATIVE_FAILURE, "llama.cpp did not take a row of the block");
+        }
+    }
+    clear_error_lines();
+    logits_ready = false; // the output is the block's now
+    spec.previews++;
+    stopwatch watch(spec.preview_s);
+    check_block_result(llama_clover_process_block(ctx, owner.batch));
+    llama_synchronize(ctx);
+}
+
+extern "C" int pc_model_block_missing(const pc_model * model, pc_buffer * out) {
+    return guarded([&] {
+        const std::string missing = llama_clover_block_missing(required(model, "model")->model);
+        give_bytes(out, missing.data(), missing.size());
+    });
+}
+
+extern "C" int pc_context_get_block_params(const pc_context * context, pc_block_params * out) {
+    return guarded([&] {
+        const clover_block_params & p = llama_clover_get_block_params(required(context, "context")->ctx);
+        *required(out, "out") = {};
+        out->block_length = p.block_length;
+        out->shift_logits = p.shift_logits ? 1 : 0;
+        out->expert_coreset = p.expert_coreset;
+        out->expert_coreset_share = p.expert_coreset_share;
+        out->expert_coreset_min = p.expert_coreset_min;
+        std::snprintf(out->scale_activation, sizeof out->scale_activation, "%s", clover_activation_name(p.scale_activation));
+        std::snprintf(out->history_query, sizeof out->history_query, "%s", clover_history_name(p.history_query));
+    });
+}
+
+extern "C" int pc_context_set_block_params(pc_context * context, const pc_block_params * params) {
+    return guarded([&] {
+        const pc_block_params & p = *required(params, "params");
+        clover_block_params to;
+        to.block_length = p.block_length;
+        to.shift_logits = p.shift_logits != 0;
+        to.expert_coreset = p.expert_coreset;
+        to.expert_coreset_share = p.expert_coreset_share;
+        to.expert_coreset_min = p.expert_coreset_min;
+        if (!clover_activation_from_name(p.scale_activation, to.scale_activation)) {
+            throw error(PC_BAD_ARGUMENT, "scale_activation must be none, exp or softplus");
+        }
+        if (!clover_history_from_name(p.history_query, to.history_query)) {
+            throw error(PC_BAD_ARGUMENT, "history_query must be scaled or unit");
+        }
+        try {
+            llama_clover_set_block_params(required(context, "context")->ctx, to);
+        } catch (const std::invalid_argument & e) {
+            throw error(PC_BAD_ARGUMENT, e.what());
+        }
+    });
+}
+
+extern "C" int pc_context_preview(pc_context * context, const int32_t * rows, size_t n_rows, float * out) {
+    return guarded([&] {
+        pc_context & c = *required(context, "context");
+        required(out, "out");
+        const auto n_vocab = (size_t) c.model->n_vocab;
+        c.preview(rows, n_rows);
+        const bool shift = llama_clover_get_block_params(c.ctx).shift_logits;
+        if (shift && c.kept_logits.empty()) {
+            throw error(PC_BAD_ARGUMENT, "the first row of a shifted block needs the logits of the last token: read the prompt again");
+        }
+        for (size_t t = 0; t < n_rows; t++) {
+            const float * logits = !shift ? llama_get_logits_ith(c.ctx, (int32_t) t)
+                                   : t == 0 ? c.kept_logits.data()
+                                            : llama_get_logits_ith(c.ctx, (int32_t) t - 1);
+            std::copy_n(logits, n_vocab, out + t * n_vocab);
+        }
+        if (!c.kept_logits.empty()) {
+            // back to where the sampler looks for them
+            std::copy(c.kept_logits.begin(), c.kept_logits.end(), llama_get_logits_ith(c.ctx, -1));
+            c.logits_ready = true;
+            c.logits_row = -1;
+        }
+    });
+}
+
+//
+// draft-self
+//
+
+namespace {
+
+// Drafts what follows the pending token; shorter than n when the drafter is not sure enough.
+std::vector<llama_token> drafted(pc_context & c, int32_t n, const pc_draft_params & p) {
+    if (n < 1) {
+        return {};
+    }
+    c.settle();
+    clover_draft_params params;
+    params.n_max = p.n_max;
+    params.n_rows = std::min<int32_t>(p.n_rows, (int32_t) (c.n_ctx - c.history.size()));
+    params.n_steps = p.n_steps;
+    params.p_min = p.p_min;
+    std::vector<clover_draft_request> requests(1);
+    requests[0].pos = (llama_pos) c.history.size();
+    requests[0].last = c.pending;
+
+    if (c.stop_requested()) {
+        throw error(PC_CANCELLED, "the call was stopped");
+    }
+    clear_error_lines();
+    c.logits_ready = false;
+    c.spec.previews += (uint64_t) std::min(p.n_steps, n);
+    stopwatch watch(c.spec.preview_s);
+    check_block_result(clover_draft(c.ctx, requests, n, params));
+    return std::move(requests[0].draft);
+}
+
+void keep_state_before(pc_context & c, size_t n_drafted) {
+    if (!c.model->recurrent || n_drafted <= c.n_rs_seq) {
+        return; // snapshots reach far enough
+    }
+    stopwatch watch(c.spec.rollback_s);
+    const llama_state_seq_flags flags = LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
+    std::vector<uint8_t> state(llama_state_seq_get_size_ext(c.ctx, 0, flags));
+    if (llama_state_seq_get_data_ext(c.ctx, state.data(), state.size(), 0, flags) != state.size()) {
+        throw error(PC_NATIVE_FAILURE, "llama.cpp could not write its state");
+    }
+    c.draft_state = std::move(state);
+}
+
+void check_draft_params(const pc_context & c, const pc_sampler & sampler, const pc_draft_params & p) {
+    clover_draft_params params;
+    params.n_max = p.n_max;
+    params.n_rows = p.n_rows;
+    params.n_steps = p.n_steps;
+    params.p_min = p.p_min;
+    if (const char * wrong = clover_draft_params_error(params)) {
+        throw error(PC_BAD_ARGUMENT, wrong);
+    }
+    const clover_relaxed relaxed{ p.accept_ratio, p.accept_delta };
+    if (const char * wrong = clover_relaxed_error(relaxed)) {
+        throw error(PC_BAD_ARGUMENT, wrong);
+    }
+    if (relaxed.on() && !sampler.argmax) {
+        throw error(PC_BAD_ARGUMENT,
+                    "relaxed acceptance works with greedy decoding alone: temperature 0, no penalties, grammar or logit bias");
+    }
+    require_block_pass(*c.model);
+}
+
+} // namespace
+
+extern "C" int pc_context_draft_step(pc_context * context, pc_sampler * sampler, const pc_draft_params * params, uint64_t n_left,
+                                     int32_t * tokens, size_t * n_tokens, int32_t * is_end) {
+    return guarded([&] {
+        pc_context & c = *required(context, "context");
+        required(sampler, "sampler");
+        required(tokens, "tokens");
+        *required(n_tokens, "n_tokens") = 0;
+        *required(is_end, "is_end") = 0;
+        const pc_draft_params & p = *required(params, "params");
+        check_draft_params(c, *sampler, p);
+
+        const auto emit = [&](llama_token token) {
+            tokens[(*n_tokens)++] = token;
+            c.pending = token;
+            c.stats.n_sampled++;
+            *is_end = llama_vocab_is_eog(c.model->vocab, token) ? 1 : 0;
+        };
+        if (c.pending == LLAMA_TOKEN_NULL) { // the first token comes from the prompt
+            stopwatch watch(c.stats.sample_s);
+            c.last_logits();
+            emit(c.choose(*sampler, c.logits_row));
+            return;
+        }
+        c.check_room(c.history.size() + 1);
+        const size_t room = c.n_ctx - c.history.size() - 1;
+        const size_t wanted = n_left > 0 ? (size_t) n_left - 1 : 0;
+        const size_t n = std::min({ (size_t) p.n_max, wanted, room, (size_t) c.n_batch - 1 });
+
+        stopwatch passes(c.stats.decode_s);
+        std::vector<llama_token> batch = drafted(c, (int32_t) n, p);
+        batch.insert(batch.begin(), c.pending);
+        const size_t n_drafted = batch.size() - 1;
+        const size_t start = c.history.size();
+        c.settle();
+        keep_state_before(c, n_drafted);
+        std::vector<uint8_t> state = std::move(c.draft_state);
+        {
+            stopwatch watch(c.spec.verify_s);
+            c.compute(batch.data(), batch.size(), true);
+        }
+        c.draft_start = start;
+        c.draft_state = std::move(state);
+        passes.stop();
+
+        stopwatch watch(c.stats.sample_s);
+        const clover_relaxed relaxed{ p.accept_ratio, p.accept_delta };
+        c.spec.rounds++;
+        c.spec.drafted += n_drafted;
+        for (size_t i = 0; i < n_drafted; i++) {
+            c.spec.drafted_at[i]++;
+        }
+        size_t n_accepted = 0;
+        for (size_t i = 0; i <= n_drafted; i++) {
+            llama_token chosen = c.choose(*sampler, (int32_t) i);
+            bool accepted = i < n_drafted && chosen == batch[i + 1];
+            if (!accepted && i < n_drafted && relaxed.on()) {
+                const float * logits = llama_get_logits_ith(c.ctx, (int32_t) i);
+                accepted = clover_accepts(logits, c.model->n_vocab, batch[i + 1], relaxed);
+                chosen = accepted ? batch[i + 1] : chosen;
+            }
+            if (accepted) {
+                c.spec.accepted_at[i]++;
+                n_accepted++;
+            }
+            if (*is_end == 0) {
+                emit(chosen);
+            }
+            // behind an end token only greedy decoding can tell what it would have accepted
+            if (!accepted || (*is_end != 0 && !sampler->argmax)) {
+                break;
+            }
+        }
+        c.spec.accepted += n_accepted;
+        c.spec.emitted += *n_tokens;
+        c.stats.n_decoded += *n_tokens;
+        // the last token that was chosen is pending; what was computed behind the one before it goes
+        const size_t n_kept = start + *n_tokens;
+        c.n_beyond = c.history.size() - n_kept;
+        c.history.resize(n_kept);
+        c.logits_row = (int32_t) *n_tokens - 1;
+    });
+}
+
+extern "C" int pc_context_take_back(pc_context * context, size_t n_tokens) {
+    return guarded([&] {
+        pc_context & c = *required(context, "context");
+        if (n_tokens == 0) {
+            return;
+        }
+        if (c.pending == LLAMA_TOKEN_NULL || n_tokens >= c.history.size() || !c.cuttable(c.history.size() - n_tokens)) {
+            throw error(PC_BAD_ARGUMENT, "only tokens of the last round can be taken back, and not all of them");
+        }
+        c.pending = c.history[c.history.size() - n_tokens];
+        c.n_beyond += n_tokens;
+        c.history.resize(c.history.size() - n_tokens);
+        c.logits_row -= (int32_t) n_tokens;
+        c.spec.emitted -= std::min<uint64_t>(c.spec.emitted, n_tokens);
+        c.stats.n_decoded -= std::min<uint64_t>(c.stats.n_decoded, n_tokens);
+    });
+}
+
+//
+// block diffusion
+//
+
+extern "C" int pc_context_denoise(pc_context * context, int32_t * rows, uint8_t * masked, size_t n_rows, float threshold,
+                                  size_t * n_fixed) {
+    return guarded([&] {
+        pc_context & c = *required(context, "context");
+        required(rows, "rows");
+        required(masked, "masked");
+        *required(n_fixed, "n_fixed") = 0;
+        if (!(threshold >= 0.0f && threshold <= 1.0f)) {
+            throw error(PC_BAD_ARGUMENT, "the threshold must be between 0 and 1");
+        }
+        stopwatch passes(c.stats.decode_s);
+        c.preview(rows, n_rows);
+        passes.stop();
+
+        stopwatch watch(c.stats.sample_s);
+        const llama_token mask = llama_vocab_mask(c.model->vocab);
+        const bool shift = llama_clover_get_block_params(c.ctx).shift_logits;
+        std::vector<clover_best> best(n_rows);
+        size_t surest = n_rows;
+        for (size_t t = 0; t < n_rows; t++) {
+            if (masked[t] == 0) {
+                continue;
+            }
+            if (shift && t == 0 && c.kept_logits.empty()) {
+                throw error(PC_BAD_ARGUMENT, "the first row of a shifted block needs the logits of the last token");
+            }
+            const float * logits = !shift ? llama_get_logits_ith(c.ctx, (int32_t) t)
+                                   : t == 0 ? c.kept_logits.data()
+                                            : llama_get_logits_ith(c.ctx, (int32_t) t - 1);
+            best[t] = clover_best_token(logits, c.model->n_vocab, mask, true);
+            if (best[t].id == LLAMA_TOKEN_NULL || !std::isfinite(best[t].p)) {
+                throw error(PC_DECODE_FAILED, "the model computed no usable logits (NaN or infinite): its weights may be damaged");
+            }
+            if (surest == n_rows || best[t].p > best[surest].p) {
+                surest = t;
+            }
+        }
+        for (size_t t = 0; t < n_rows; t++) {
+            if (masked[t] != 0 && (t == surest || best[t].p > threshold)) {
+                rows[t] = best[t].id;
+                masked[t] = 0;
+                (*n_fixed)++;
+            }
+        }
+        c.spec.fixed += *n_fixed;
+        c.stats.n_sampled += *n_fixed;
+    });
+}
+
+extern "C" int pc_context_commit(pc_context * context, const int32_t * tokens, size_t n_tokens, size_t n_new) {
+    return guarded([&] {
+        pc_context & c = *required(context, "context");
+        c.check_tokens(tokens, n_tokens);
+        c.check_room(c.history.size() + n_tokens);
+        c.pending = LLAMA_TOKEN_NULL;
+        stopwatch passes(c.stats.decode_s);
+        stopwatch watch(c.spec.verify_s);
+        for (size_t done = 0; done < n_tokens; done += c.n_batch) {
+            c.compute(tokens + done, std::min<size_t>(c.n_batch, n_tokens - done), false);
+        }
+        c.spec.commits++;
+        c.stats.n_decoded += n_new;
+    });
+}
+
+extern "C" int pc_context_get_spec_stats(const pc_context * context, pc_spec_stats * out) {
+    return guarded([&] { *required(out, "out") = required(context, "context")->spec; });
+}
