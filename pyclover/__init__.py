@@ -19,6 +19,7 @@ from pyclover.errors import (
     ModelNotFoundError,
     NativeError,
     OutOfMemoryError,
+    SpeculationUnavailableError,
     StateError,
     UnsupportedCPUError,
     UnsupportedModelError,
@@ -28,6 +29,8 @@ from pyclover.errors import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "BlockDiffusion",
+    "BlockParams",
     "BusyError",
     "CancelledError",
     "ClosedError",
@@ -35,6 +38,7 @@ __all__ = [
     "CloverError",
     "Completion",
     "ContextFullError",
+    "DraftSelf",
     "FileError",
     "GrammarError",
     "IncompleteSetError",
@@ -47,6 +51,7 @@ __all__ = [
     "Report",
     "Sampling",
     "Score",
+    "SpeculationUnavailableError",
     "StateError",
     "Stats",
     "TextPiece",
@@ -60,6 +65,9 @@ __all__ = [
 
 # Loaded on first use: `import pyclover` and `clover-run --help` must not wait for the native library.
 _LAZY = {
+    "BlockDiffusion": "pyclover.engine.speculation",
+    "BlockParams": "pyclover.engine.blocks",
+    "DraftSelf": "pyclover.engine.speculation",
     "Clover": "pyclover.clover",
     "Completion": "pyclover.engine.results",
     "MemoryUse": "pyclover.engine.results",
@@ -73,8 +81,10 @@ _LAZY = {
 
 if TYPE_CHECKING:
     from pyclover.clover import Clover
+    from pyclover.engine.blocks import BlockParams
     from pyclover.engine.results import Completion, MemoryUse, Score, Stats, TextPiece
     from pyclover.engine.sampling import Sampling
+    from pyclover.engine.speculation import BlockDiffusion, DraftSelf
     from pyclover.files.report import Report, inspect
 
 

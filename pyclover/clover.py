@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pyclover.engine import generate, state
+from pyclover.engine import blocks, generate, state
+from pyclover.engine.blocks import BlockParams
 from pyclover.engine.context import Context, ContextOptions, FlashAttention
 from pyclover.engine.model import Model, ModelInfo, Progress
 from pyclover.engine.results import Completion, MemoryUse, Score, TextPiece
-from pyclover.engine.sampling import sampling_from
+from pyclover.engine.sampling import Sampling, sampling_from
+from pyclover.engine.speculation import BlockDiffusion, DraftSelf, Speculation
 from pyclover.errors import ModelNotFoundError, PathLike, UsageError
 from pyclover.files.sample import sample_path
 
@@ -45,6 +47,25 @@ def find_model(model: PathLike) -> Path:
     )
 
 
+def check_speculation(speculation: Speculation, settings: Sampling, given: Mapping[str, Any]) -> None:
+    """Raises UsageError for what a mode cannot honour."""
+    if isinstance(speculation, BlockDiffusion):
+        for name in given:
+            if name != "temperature" or settings.temperature > 0:
+                raise UsageError(f"{name}: block diffusion is greedy; leave sampling settings out", option=name)
+    elif isinstance(speculation, DraftSelf):
+        if speculation.relaxed and settings.temperature > 0:
+            raise UsageError(
+                "accept_ratio and accept_delta (relaxed acceptance) need greedy decoding: give temperature=0 (--temp 0)",
+                option="accept_ratio" if speculation.accept_ratio is not None else "accept_delta",
+            )
+    elif speculation is not None:
+        raise UsageError(
+            f"speculation is {speculation!r}: it must be None, DraftSelf(...) or BlockDiffusion(...)",
+            option="speculation",
+        )
+
+
 class Clover:
     """A model ready to generate.
 
@@ -59,6 +80,9 @@ class Clover:
         n_gpu_layers: layers to keep on GPUs, negative for all.
         flash_attn: True, False or "auto".
         cache_type_k, cache_type_v: type of the KV cache: "f32", "f16", "bf16", "q8_0", …
+        n_rs_seq: states of Clover's recurrent memory kept for taking back drafted tokens: with as many as a draft has, a
+            check that rejects some of them costs no further pass. Each takes as much memory as the state itself (63 MB for
+            Clover-35B-A3B).
         mmap: map the file instead of reading it. mlock: keep it from being swapped out.
         check_tensors: look at every weight for invalid values while loading.
         progress: called with 0 to 1 while weights load; returning False stops the load.
@@ -85,6 +109,7 @@ class Clover:
         flash_attn: FlashAttention = "auto",
         cache_type_k: str = "f16",
         cache_type_v: str = "f16",
+        n_rs_seq: int = 0,
         mmap: bool = True,
         mlock: bool = False,
         check_tensors: bool = False,
@@ -94,6 +119,7 @@ class Clover:
         options = ContextOptions(
             n_ctx=n_ctx, n_batch=n_batch, n_ubatch=n_ubatch, n_threads=n_threads, n_threads_batch=n_threads_batch,
             flash_attn=flash_attn, cache_type_k=cache_type_k, cache_type_v=cache_type_v,
+            n_rs_seq=n_rs_seq,
         )  # fmt: skip
         self._model = Model(
             find_model(model),
@@ -163,7 +189,7 @@ class Clover:
         *,
         max_tokens: int | None = None,
         stop: str | Sequence[str] = (),
-        speculation: None = None,
+        speculation: Speculation = None,
         **sampling: Any,
     ) -> Iterator[TextPiece]:
         """Generates text and gives it out as it comes.
@@ -172,7 +198,7 @@ class Clover:
             prompt: text, or token ids.
             max_tokens: at most so many tokens; None: until the model ends or the context is full.
             stop: strings that end the text; they are not part of it.
-            speculation: None, the only mode of this version.
+            speculation: None: plainly, token by token; DraftSelf(…) or BlockDiffusion(…).
             sampling: see `Sampling`: temperature, top_k, top_p, min_p, seed, grammar, json_schema, …
 
         Yields:
@@ -182,11 +208,8 @@ class Clover:
             UsageError: an option that cannot be honoured.
             ContextFullError: the prompt is longer than the context.
             GrammarError: a grammar or schema that cannot be used.
+            SpeculationUnavailableError: the model has no block pass.
         """
-        if speculation is not None:
-            raise UsageError(
-                "this version of pyclover cannot draft yet: leave speculation out or give None", option="speculation"
-            )
         if max_tokens is not None and (
             isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 0
         ):
@@ -197,8 +220,13 @@ class Clover:
         if not all(isinstance(s, str) and s for s in stops):
             raise UsageError("stop must be strings that are not empty", option="stop")
         settings = sampling_from(sampling)
+        check_speculation(speculation, settings, sampling)
+        if speculation is not None:
+            blocks.require_block_pass(self._model, speculation.mode.split(" (")[0])
         tokens = self._prompt_tokens(prompt)
-        return generate.stream(self._context, tokens, max_tokens=max_tokens, stop=stops, sampling=settings)
+        return generate.stream(
+            self._context, tokens, max_tokens=max_tokens, stop=stops, sampling=settings, speculation=speculation
+        )
 
     def generate(
         self,
@@ -206,7 +234,7 @@ class Clover:
         *,
         max_tokens: int | None = None,
         stop: str | Sequence[str] = (),
-        speculation: None = None,
+        speculation: Speculation = None,
         **sampling: Any,
     ) -> Completion:
         """Generates text and gives it out when it is complete. Arguments and errors as in stream()."""
@@ -245,6 +273,35 @@ class Clover:
         with self._context.claim.held():
             self._context.arm()
             return Score(tuple(tokens), self._context.score(tokens))
+
+    def preview(self, prefix: Prompt, rows: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Logits of a block after a prefix: float32 [n_rows, n_vocab]. The memory holds the prefix afterwards, no more.
+
+        Args:
+            prefix: text or token ids that are committed.
+            rows: 1 to 32 token ids; those to be predicted are the mask token, `info.mask`. Row t of the result is about
+                the position of row t.
+
+        Raises:
+            SpeculationUnavailableError: the model has no block pass.
+            ContextFullError, CancelledError: as logits().
+        """
+        blocks.require_block_pass(self._model, "a preview")
+        tokens = self._prompt_tokens(prefix)
+        with self._context.claim.held():
+            self._context.arm()
+            self._context.prompt(tokens)
+            return blocks.preview(self._context, rows)
+
+    @property
+    def block_params(self) -> BlockParams:
+        """How block passes compute; at first as the file says. May be set."""
+        return blocks.get_block_params(self._context)
+
+    @block_params.setter
+    def block_params(self, params: BlockParams) -> None:
+        with self._context.claim.held():
+            blocks.set_block_params(self._context, params)
 
     def memory(self) -> tuple[MemoryUse, ...]:
         """Memory as allocated, by device and kind."""

@@ -37,6 +37,7 @@ class ContextOptions:
         flash_attn: True, False or "auto".
         cache_type_k, cache_type_v: "f32", "f16", "bf16", "q8_0", …
         offload_kqv: keep the caches on the GPU with their layers.
+        n_rs_seq: states of a recurrent memory kept for taking back drafted tokens, 0 to 31.
     """
 
     n_ctx: int | None = None
@@ -48,9 +49,17 @@ class ContextOptions:
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
     offload_kqv: bool = True
+    n_rs_seq: int = 0
 
     def __post_init__(self) -> None:
-        for name, low in (("n_ctx", 0), ("n_batch", 1), ("n_ubatch", 1), ("n_threads", 1), ("n_threads_batch", 1)):
+        for name, low in (
+            ("n_ctx", 0),
+            ("n_batch", 1),
+            ("n_ubatch", 1),
+            ("n_threads", 1),
+            ("n_threads_batch", 1),
+            ("n_rs_seq", 0),
+        ):
             value = getattr(self, name)
             if value is None and name in ("n_ctx", "n_threads", "n_threads_batch"):
                 continue
@@ -123,6 +132,7 @@ class Context:
         params.cache_type_k = type_k
         params.cache_type_v = type_v
         params.offload_kqv = options.offload_kqv
+        params.n_rs_seq = options.n_rs_seq
         params.n_checkpoints = CHECKPOINTS
         params.poll = lib.pyclover_poll
         params.user = ffi.NULL
@@ -161,7 +171,8 @@ class Context:
         with self.handle as context:
             check(lib.pc_context_arm(context))
 
-    def _check(self, status: int, n_needed: int = 0) -> None:
+    def check(self, status: int, n_needed: int = 0) -> None:
+        """Turns the status of a native call into an exception that speaks of this context."""
         try:
             check(status, path=self.model.path)
         except ContextFullError:
@@ -180,12 +191,12 @@ class Context:
         """Makes the memory hold exactly these tokens; what it holds already is not computed again."""
         ids = as_tokens(tokens)
         with self.handle as context:
-            self._check(lib.pc_context_prompt(context, ids, len(ids)), len(ids))
+            self.check(lib.pc_context_prompt(context, ids, len(ids)), len(ids))
 
     def step(self, sampler: Sampler) -> tuple[int, bool]:
         """The next token, and whether it ends the text."""
         with self.handle as context, sampler.handle as chain:
-            self._check(lib.pc_context_step(context, chain, sampler.token, sampler.is_end), self.n_ctx + 1)
+            self.check(lib.pc_context_step(context, chain, sampler.token, sampler.is_end), self.n_ctx + 1)
         return sampler.token[0], bool(sampler.is_end[0])
 
     def logits(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
@@ -193,14 +204,14 @@ class Context:
         ids = as_tokens(tokens)
         out = np.empty((len(ids), self.model.info.n_vocab), dtype=np.float32)
         with self.handle as context:
-            self._check(lib.pc_context_logits(context, ids, len(ids), ffi.from_buffer("float *", out)), len(ids))
+            self.check(lib.pc_context_logits(context, ids, len(ids), ffi.from_buffer("float *", out)), len(ids))
         return out
 
     def last_logits(self) -> npt.NDArray[np.float32]:
         """Logits after the last computed token, float32 [n_vocab]."""
         out = np.empty(self.model.info.n_vocab, dtype=np.float32)
         with self.handle as context:
-            self._check(lib.pc_context_last_logits(context, ffi.from_buffer("float *", out)))
+            self.check(lib.pc_context_last_logits(context, ffi.from_buffer("float *", out)))
         return out
 
     def score(self, tokens: Sequence[int]) -> tuple[float, ...]:
@@ -208,7 +219,7 @@ class Context:
         ids = as_tokens(tokens)
         out = ffi.new("float[]", max(len(ids) - 1, 1))
         with self.handle as context:
-            self._check(lib.pc_context_score(context, ids, len(ids), out), len(ids))
+            self.check(lib.pc_context_score(context, ids, len(ids), out), len(ids))
         return tuple(out[0 : len(ids) - 1])
 
     def clear(self) -> None:
@@ -249,9 +260,9 @@ class Context:
     def get_state(self) -> bytes:
         with buffer() as out:
             with self.handle as context:
-                self._check(lib.pc_context_get_state(context, out))
+                self.check(lib.pc_context_get_state(context, out))
             return taken(out)
 
     def set_state(self, data: bytes, n_tokens: int) -> None:
         with self.handle as context:
-            self._check(lib.pc_context_set_state(context, data, len(data)), n_tokens)
+            self.check(lib.pc_context_set_state(context, data, len(data)), n_tokens)

@@ -177,6 +177,13 @@ class Model:
                 return list(ffi.unpack(out, n[0])) if n[0] else []
             capacity = n[0]
 
+    def token_is_end(self, token: int) -> bool:
+        """Whether a token ends a text."""
+        out = ffi.new("int32_t *")
+        with self.handle as model:
+            check(lib.pc_token_is_end(model, token, out))
+        return bool(out[0])
+
     def token_bytes(self, token: int, *, special: bool = False) -> bytes:
         """Bytes of one token as they appear in text; a control token has none unless `special`.
 

@@ -17,15 +17,23 @@ class Stats:
     """Counts and times of one call, taken in native code.
 
     Attributes:
-        mode: "plain": one pass a token.
+        mode: "plain" (one pass a token), "draft-self (lossless)", "draft-self (relaxed: changes the text)" or
+            "block diffusion".
         n_prompt: tokens of the prompt; n_prompt_reused of them were still in memory, n_prompt_read were computed, all
             the others unless the call was cancelled before.
         prompt_s: time for the prompt.
         n_generated: tokens that came out, an end token not counted.
-        n_decoded: tokens computed one at a time after the prompt; the first token needs none, so one fewer than chosen.
+        n_decoded: tokens that passes after the prompt gave; in plain mode and with drafting the first token comes from the
+            prompt's own pass, so it is one fewer than chosen.
         decode_s: time for these passes; sample_s: time for choosing tokens.
-        rounds, drafted, accepted: of drafting; 0 in plain mode. accepted_by_position: how often the draft was accepted
-            up to and with position 1, 2, …
+        rounds: times that a draft was made and checked; 0 without drafting, as the next ones.
+        drafted: tokens that were drafted and checked. accepted: of them accepted, also when the text ended before them.
+        emitted: tokens that rounds gave to the answer, one of its own in each.
+        drafted_by_position, accepted_by_position: the same for the 1st, 2nd, … token of drafts.
+        previews: block passes. commits: causal passes over finished blocks. fixed: rows of blocks that were decided; the
+            last two are of block diffusion.
+        preview_s, verify_s, rollback_s: parts of decode_s: block passes, passes over drafts and finished blocks, taking
+            back what was not accepted.
         reread_from: position at which memory and prompt differed and could not be cut back, so that the whole prompt
             was computed again; None when that did not happen.
     """
@@ -42,7 +50,15 @@ class Stats:
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
+    emitted: int = 0
+    drafted_by_position: tuple[int, ...] = ()
     accepted_by_position: tuple[int, ...] = ()
+    previews: int = 0
+    commits: int = 0
+    fixed: int = 0
+    preview_s: float = 0.0
+    verify_s: float = 0.0
+    rollback_s: float = 0.0
     reread_from: int | None = None
 
     @property
@@ -55,11 +71,24 @@ class Stats:
         """Tokens a second after the prompt, passes and choosing together."""
         return _rate(self.n_decoded, self.decode_s + self.sample_s)
 
+    @property
+    def acceptance(self) -> float:
+        """Accepted share of the drafted tokens; 0 when none was drafted."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def tokens_per_pass(self) -> float:
+        """Of block diffusion: rows decided for each pass, previews and commits together; 0 in other modes."""
+        return self.fixed / (self.previews + self.commits) if self.commits else 0.0
+
     def to_dict(self) -> dict[str, Any]:
         """Fields and rates, ready for JSON."""
         return {
             **asdict(self),
+            "drafted_by_position": list(self.drafted_by_position),
             "accepted_by_position": list(self.accepted_by_position),
+            "acceptance": self.acceptance,
+            "tokens_per_pass": self.tokens_per_pass,
             "prompt_tok_per_s": self.prompt_tok_per_s,
             "decode_tok_per_s": self.decode_tok_per_s,
         }
@@ -90,6 +119,8 @@ class TextPiece:
     Attributes:
         text: may be empty while a character or a possible stop string is incomplete.
         tokens: chosen since the last piece.
+        block: of block diffusion: the rows of the block in the making, None where they are not decided; such a piece has
+            no text and no tokens.
     """
 
     text: str
@@ -97,6 +128,7 @@ class TextPiece:
     finish_reason: FinishReason | None = None
     stop: str | None = None
     stats: Stats | None = None
+    block: tuple[int | None, ...] | None = None
 
 
 @dataclass(frozen=True)

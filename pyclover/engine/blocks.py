@@ -1,0 +1,174 @@
+"""Block passes of a context: previews, rounds of drafting, steps of block diffusion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from pyclover._native import buffer, check, ffi, lib, taken
+from pyclover.engine.model import Model, as_tokens
+from pyclover.errors import SpeculationUnavailableError, UsageError
+
+if TYPE_CHECKING:
+    from pyclover.engine.context import Context
+    from pyclover.engine.sampler import Sampler
+    from pyclover.engine.speculation import DraftSelf
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockParams:
+    """How block passes compute. Read from the file's metadata (clover_moe.diffusion.*), where it has them.
+
+    Attributes:
+        block_length: rows that the model was trained with, 1 to 32.
+        shift_logits: row t is about position t + 1 instead of its own.
+        expert_coreset: experts that a block may use, those with the largest sums of router probabilities; 0: all.
+        expert_coreset_share: another rule: each row votes with its best experts' probabilities, and the fewest experts
+            that hold this share of all votes are kept, at least expert_coreset_min; 0: off.
+        scale_activation: of the logit scale of the block softmax.
+        history_query: what the clean state is read by: q / sqrt(head size), or the unit vector q.
+    """
+
+    block_length: int = 32
+    shift_logits: bool = False
+    expert_coreset: int = 0
+    expert_coreset_share: float = 0.0
+    expert_coreset_min: int = 16
+    scale_activation: Literal["none", "exp", "softplus"] = "none"
+    history_query: Literal["scaled", "unit"] = "scaled"
+
+
+def block_pass_missing(model: Model) -> str:
+    """Why a model can neither draft nor generate by blocks; "" when it can."""
+    with buffer() as out:
+        with model.handle as native:
+            check(lib.pc_model_block_missing(native, out))
+        return taken(out).decode("utf-8", "replace")
+
+
+def require_block_pass(model: Model, what: str) -> None:
+    """Raises SpeculationUnavailableError when the model cannot do `what`."""
+    missing = block_pass_missing(model)
+    if missing:
+        raise SpeculationUnavailableError(f"{model.path}: {what} is not possible: {missing}")
+
+
+def get_block_params(context: Context) -> BlockParams:
+    out = ffi.new("pc_block_params *")
+    with context.handle as native:
+        check(lib.pc_context_get_block_params(native, out))
+    return BlockParams(
+        block_length=int(out.block_length),
+        shift_logits=bool(out.shift_logits),
+        expert_coreset=int(out.expert_coreset),
+        expert_coreset_share=float(out.expert_coreset_share),
+        expert_coreset_min=int(out.expert_coreset_min),
+        scale_activation=ffi.string(out.scale_activation).decode(),
+        history_query=ffi.string(out.history_query).decode(),
+    )
+
+
+def set_block_params(context: Context, params: BlockParams) -> None:
+    """Raises UsageError for values that are out of range."""
+    native_params = ffi.new("pc_block_params *")
+    for name in ("block_length", "expert_coreset", "expert_coreset_min"):
+        value = getattr(params, name)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 2**32 - 1:
+            raise UsageError(f"{name} is {value!r}: it must be an integer of at least 0", option=name)
+        setattr(native_params, name, value)
+    native_params.shift_logits = bool(params.shift_logits)
+    native_params.expert_coreset_share = params.expert_coreset_share
+    for name in ("scale_activation", "history_query"):
+        setattr(native_params, name, str(getattr(params, name)).encode()[:15])
+    with context.handle as native:
+        check(lib.pc_context_set_block_params(native, native_params))
+
+
+def preview(context: Context, rows: Sequence[int]) -> npt.NDArray[np.float32]:
+    """Logits [n_rows, n_vocab] of a block after what the memory holds; nothing is kept."""
+    ids = as_tokens(rows)
+    out = np.empty((len(ids), context.model.info.n_vocab), dtype=np.float32)
+    with context.handle as native:
+        context.check(lib.pc_context_preview(native, ids, len(ids), ffi.from_buffer("float *", out)), context.n_ctx + 1)
+    return out
+
+
+class Drafter:
+    """Rounds of draft-self on a context."""
+
+    def __init__(self, context: Context, sampler: Sampler, settings: DraftSelf) -> None:
+        self._context = context
+        self._sampler = sampler
+        self._params = ffi.new("pc_draft_params *")
+        self._params.n_max = settings.n_max
+        self._params.n_rows = settings.block or 0
+        self._params.n_steps = settings.steps
+        self._params.p_min = settings.p_min
+        self._params.accept_ratio = settings.ratio
+        self._params.accept_delta = settings.delta
+        self._tokens = ffi.new("int32_t[]", lib.PC_BLOCK_MAX)
+        self._n_tokens = ffi.new("size_t *")
+        self._is_end = ffi.new("int32_t *")
+
+    def round(self, n_left: int) -> tuple[list[int], bool]:
+        """The next tokens, at most n_left, and whether the last of them ends the text."""
+        with self._context.handle as native, self._sampler.handle as chain:
+            status = lib.pc_context_draft_step(
+                native, chain, self._params, n_left, self._tokens, self._n_tokens, self._is_end
+            )
+            self._context.check(status, self._context.n_ctx + 1)
+        return list(ffi.unpack(self._tokens, self._n_tokens[0])), bool(self._is_end[0])
+
+    def take_back(self, n_tokens: int) -> None:
+        """Takes the last tokens of the round back."""
+        with self._context.handle as native:
+            check(lib.pc_context_take_back(native, n_tokens))
+
+
+class Block:
+    """A block of block diffusion: known rows first, then masked ones that denoise() decides."""
+
+    def __init__(self, context: Context, known: Sequence[int], n_rows: int) -> None:
+        self._context = context
+        self.n_rows = n_rows
+        self.n_known = len(known)
+        mask = context.model.info.mask
+        self._rows = ffi.new("int32_t[]", [*known, *[mask] * (n_rows - len(known))])
+        self._masked = ffi.new("uint8_t[]", [0] * len(known) + [1] * (n_rows - len(known)))
+
+    @property
+    def rows(self) -> tuple[int | None, ...]:
+        """Tokens of all rows, None where they are not decided."""
+        return tuple(None if self._masked[i] else int(self._rows[i]) for i in range(self.n_rows))
+
+    @property
+    def finished(self) -> bool:
+        return not any(self._masked[i] for i in range(self.n_rows))
+
+    def denoise(self, threshold: float) -> int:
+        """One pass; returns how many rows it decided."""
+        n = ffi.new("size_t *")
+        with self._context.handle as native:
+            self._context.check(
+                lib.pc_context_denoise(native, self._rows, self._masked, self.n_rows, threshold, n),
+                self._context.n_ctx + 1,
+            )
+        return int(n[0])
+
+
+def commit(context: Context, tokens: Sequence[int], n_new: int) -> None:
+    """Adds the tokens of a finished block to the memory; n_new of them are part of the answer."""
+    ids = as_tokens(tokens)
+    with context.handle as native:
+        context.check(lib.pc_context_commit(native, ids, len(ids), n_new), context.n_ctx + 1)
+
+
+def raw_spec_stats(context: Context) -> Any:
+    out = ffi.new("pc_spec_stats *")
+    with context.handle as native:
+        check(lib.pc_context_get_spec_stats(native, out))
+    return out

@@ -1,0 +1,106 @@
+"""How text is generated when not token by token: settings of drafting and of block diffusion."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from pyclover.errors import UsageError
+
+BLOCK_MAX = 32
+PLAIN = "plain"
+
+
+def _integer(option: str, value: Any, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise UsageError(f"{option} is {value!r}: it must be an integer between {low} and {high}", option=option)
+
+
+def _share(option: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (math.isfinite(value) and 0 <= value <= 1):
+        raise UsageError(f"{option} is {value!r}: it must be a number between 0 and 1", option=option)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftSelf:
+    """Draft-self: the model drafts tokens with a block pass and checks them with one causal pass.
+
+    Attributes:
+        n_max: tokens of a draft, 1 to 31.
+        accept_ratio, accept_delta: relaxed acceptance, 0 to 1 each; it changes the text and needs greedy decoding. With p the
+            distribution of the check, H its entropy in nats and p1 its largest probability, a drafted token x is
+            accepted when it is the most probable one, or among the ten most probable with p(x) >= accept_ratio * p1 or
+            p(x) >= p1 - accept_delta * (1 - exp(-H)). One of them alone: the other is 1 or 0. None: lossless.
+        block: rows of the block pass, 2 to 32; None: one more than are drafted.
+        steps: block passes for a draft, 1 to 32; each fixes an equal part of the rows, the surest first.
+        p_min: a draft ends before a token that is less probable.
+    """
+
+    n_max: int = 3
+    accept_ratio: float | None = None
+    accept_delta: float | None = None
+    block: int | None = None
+    steps: int = 1
+    p_min: float = 0.0
+
+    def __post_init__(self) -> None:
+        _integer("n_max", self.n_max, 1, BLOCK_MAX - 1)
+        _integer("steps", self.steps, 1, BLOCK_MAX)
+        _share("p_min", self.p_min)
+        if self.block is not None:
+            _integer("block", self.block, 2, BLOCK_MAX)
+        for option in ("accept_ratio", "accept_delta"):
+            if getattr(self, option) is not None:
+                _share(option, getattr(self, option))
+
+    @property
+    def relaxed(self) -> bool:
+        """Whether acceptance may change the text."""
+        return (self.ratio, self.delta) != (1.0, 0.0)
+
+    @property
+    def ratio(self) -> float:
+        return 1.0 if self.accept_ratio is None else float(self.accept_ratio)
+
+    @property
+    def delta(self) -> float:
+        return 0.0 if self.accept_delta is None else float(self.accept_delta)
+
+    @property
+    def mode(self) -> str:
+        """What every speed of this mode is called."""
+        return "draft-self (relaxed: changes the text)" if self.relaxed else "draft-self (lossless)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockDiffusion:
+    """Block diffusion, the model's native mode (LowConfidence): a block of masks is resolved in several passes.
+
+    Greedy: sampling settings do not apply. Each pass fixes every masked row whose most probable token is more probable
+    than `threshold`, and at least one.
+
+    Attributes:
+        threshold: 0 to 1.
+        block: rows of a block, 1 to 32; None: as the model's file says. Blocks lie on a grid from the first token on.
+        max_steps: block passes for a block at most, the last of which fixes what is left; None: as many as it takes.
+    """
+
+    threshold: float = 0.95
+    block: int | None = None
+    max_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        _share("threshold", self.threshold)
+        if self.block is not None:
+            _integer("block", self.block, 1, BLOCK_MAX)
+        if self.max_steps is not None:
+            _integer("max_steps", self.max_steps, 1, BLOCK_MAX)
+
+    @property
+    def mode(self) -> str:
+        """What every speed of this mode is called."""
+        return "block diffusion"
+
+
+Speculation = DraftSelf | BlockDiffusion | None
