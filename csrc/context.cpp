@@ -193,7 +193,8 @@ void pc_context::settle() {
     std::vector<llama_token> again = history;
     const std::vector<uint8_t> state = std::move(draft_state);
     draft_state.clear();
-    if (!state.empty() && llama_state_seq_set_data_ext(ctx, state.data(), state.size(), 0, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY) != 0 &&
+    if (!state.empty() &&
+        llama_state_seq_set_data_ext(ctx, state.data(), state.size(), 0, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY) != 0 &&
         llama_memory_seq_rm(memory, 0, (llama_pos) draft_start, -1)) {
         again.erase(again.begin(), again.begin() + (std::ptrdiff_t) draft_start);
         history.resize(draft_start);

@@ -43,10 +43,10 @@ struct pc_context {
 
     // A pass over a draft computes tokens that are not kept. They are removed before the next pass, not at once, because
     // llama.cpp can take a recurrent memory back only once after a pass.
-    size_t n_beyond = 0;               // tokens that llama.cpp's memory holds behind history
-    size_t n_fresh = 0;                // so many of the last pass can be taken back by its snapshots
-    size_t draft_start = 0;            // tokens before the last draft's pass, and
-    std::vector<uint8_t> draft_state;  // the recurrent memory there, where snapshots are too few; else empty
+    size_t n_beyond = 0;              // tokens that llama.cpp's memory holds behind history
+    size_t n_fresh = 0;               // so many of the last pass can be taken back by its snapshots
+    size_t draft_start = 0;           // tokens before the last draft's pass, and
+    std::vector<uint8_t> draft_state; // the recurrent memory there, where snapshots are too few; else empty
 
     pc_stats stats{};
     pc_spec_stats spec{};
@@ -66,7 +66,7 @@ struct pc_context {
     void compute(const llama_token * tokens, size_t n_tokens, bool every_row); // appends; at most n_batch tokens
     void preview(const llama_token * rows, size_t n_rows);                     // every row; history and memory stay
     llama_token choose(pc_sampler & sampler, int32_t row);                     // from the logits of a row, -1: the last
-    void append(const llama_token * tokens, size_t n_tokens); // any number, counted as read; logits of the last
+    void append(const llama_token * tokens, size_t n_tokens);                  // any number, counted as read; logits of the last
     void check_tokens(const llama_token * tokens, size_t n_tokens) const;
     void check_room(size_t n_tokens) const;
 

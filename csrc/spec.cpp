@@ -128,10 +128,11 @@ extern "C" int pc_context_preview(pc_context * context, const int32_t * rows, si
         c.preview(rows, n_rows);
         const bool shift = llama_clover_get_block_params(c.ctx).shift_logits;
         if (shift && c.kept_logits.empty()) {
-            throw error(PC_BAD_ARGUMENT, "the first row of a shifted block needs the logits of the last token: read the prompt again");
+            throw error(PC_BAD_ARGUMENT,
+                        "the first row of a shifted block needs the logits of the last token: read the prompt again");
         }
         for (size_t t = 0; t < n_rows; t++) {
-            const float * logits = !shift ? llama_get_logits_ith(c.ctx, (int32_t) t)
+            const float * logits = !shift   ? llama_get_logits_ith(c.ctx, (int32_t) t)
                                    : t == 0 ? c.kept_logits.data()
                                             : llama_get_logits_ith(c.ctx, (int32_t) t - 1);
             std::copy_n(logits, n_vocab, out + t * n_vocab);
@@ -343,12 +344,13 @@ extern "C" int pc_context_denoise(pc_context * context, int32_t * rows, uint8_t 
             if (shift && t == 0 && c.kept_logits.empty()) {
                 throw error(PC_BAD_ARGUMENT, "the first row of a shifted block needs the logits of the last token");
             }
-            const float * logits = !shift ? llama_get_logits_ith(c.ctx, (int32_t) t)
+            const float * logits = !shift   ? llama_get_logits_ith(c.ctx, (int32_t) t)
                                    : t == 0 ? c.kept_logits.data()
                                             : llama_get_logits_ith(c.ctx, (int32_t) t - 1);
             best[t] = clover_best_token(logits, c.model->n_vocab, mask, true);
             if (best[t].id == LLAMA_TOKEN_NULL || !std::isfinite(best[t].p)) {
-                throw error(PC_DECODE_FAILED, "the model computed no usable logits (NaN or infinite): its weights may be damaged");
+                throw error(PC_DECODE_FAILED,
+                            "the model computed no usable logits (NaN or infinite): its weights may be damaged");
             }
             if (surest == n_rows || best[t].p > best[surest].p) {
                 surest = t;

@@ -56,7 +56,8 @@ def check_speculation(speculation: Speculation, settings: Sampling, given: Mappi
     elif isinstance(speculation, DraftSelf):
         if speculation.relaxed and settings.temperature > 0:
             raise UsageError(
-                "accept_ratio and accept_delta (relaxed acceptance) need greedy decoding: give temperature=0 (--temp 0)",
+                "accept_ratio and accept_delta (relaxed acceptance) need greedy decoding: give temperature=0 "
+                "(--temp 0)",
                 option="accept_ratio" if speculation.accept_ratio is not None else "accept_delta",
             )
     elif speculation is not None:
@@ -80,9 +81,9 @@ class Clover:
         n_gpu_layers: layers to keep on GPUs, negative for all.
         flash_attn: True, False or "auto".
         cache_type_k, cache_type_v: type of the KV cache: "f32", "f16", "bf16", "q8_0", …
-        n_rs_seq: states of Clover's recurrent memory kept for taking back drafted tokens: with as many as a draft has, a
-            check that rejects some of them costs no further pass. Each takes as much memory as the state itself (63 MB for
-            Clover-35B-A3B).
+        n_rs_seq: states of Clover's recurrent memory kept for taking back drafted tokens: with as many as a draft has,
+            a check that rejects some of them costs no further pass. Each takes as much memory as the state itself
+            (63 MB for Clover-35B-A3B).
         mmap: map the file instead of reading it. mlock: keep it from being swapped out.
         check_tensors: look at every weight for invalid values while loading.
         progress: called with 0 to 1 while weights load; returning False stops the load.

@@ -8,16 +8,16 @@
 // the delta nets is read where it lies.
 class clover_block_input : public llm_graph_input_i {
   public:
-    clover_block_input(ggml_context * ctx, const llama_ubatch & ubatch, const llama_hparams & hparams, const llama_cparams & cparams,
-                       const llama_memory_hybrid_context * memory)
+    clover_block_input(ggml_context * ctx, const llama_ubatch & ubatch, const llama_hparams & hparams,
+                       const llama_cparams & cparams, const llama_memory_hybrid_context * memory)
         : params(cparams.clover_block), memory(memory), attn(hparams, cparams, memory->get_attn()) {
         const auto * cells = memory->get_attn();
         attn.self_k_idxs = cells->build_input_k_idxs(ctx, ubatch);
         attn.self_v_idxs = cells->build_input_v_idxs(ctx, ubatch);
 
         const mask_shape shape(ubatch, cparams, cells);
-        attn.self_kq_mask = ggml_new_tensor_4d(ctx, cparams.flash_attn ? GGML_TYPE_F16 : GGML_TYPE_F32, shape.n_kv, shape.n_rows, 1,
-                                               shape.n_streams);
+        attn.self_kq_mask = ggml_new_tensor_4d(ctx, cparams.flash_attn ? GGML_TYPE_F16 : GGML_TYPE_F32, shape.n_kv, shape.n_rows,
+                                               1, shape.n_streams);
         ggml_set_input(attn.self_kq_mask);
         ggml_set_name(attn.self_kq_mask, "block_kq_mask");
         attn.self_kq_mask_cnv = attn.self_kq_mask;
@@ -73,7 +73,8 @@ class clover_block_input : public llm_graph_input_i {
   private:
     struct mask_shape {
         mask_shape(const llama_ubatch & ubatch, const llama_cparams & cparams, const llama_kv_cache_context * cells)
-            : n_kv(cells->get_n_kv()), n_streams(cparams.kv_unified ? 1 : ubatch.n_seqs_unq), n_rows(ubatch.n_tokens / n_streams) {}
+            : n_kv(cells->get_n_kv()), n_streams(cparams.kv_unified ? 1 : ubatch.n_seqs_unq),
+              n_rows(ubatch.n_tokens / n_streams) {}
 
         const int64_t n_kv;
         const int64_t n_streams;
@@ -121,7 +122,8 @@ ggml_tensor * clover_graph_block::convolve(ggml_tensor * qkv, int il) {
     ggml_tensor * rows = ggml_transpose(ctx0, qkv);
     ggml_tensor * sum = ggml_ssm_conv(ctx0, ggml_concat(ctx0, memory, rows, 0), layer.ssm_conv1d);
     if (n_rows > 1) {
-        ggml_tensor * ahead = ggml_cont(ctx0, ggml_view_3d(ctx0, qkv, gdn_channels(), n_rows - 1, n_seqs, qkv->nb[1], qkv->nb[2], qkv->nb[1]));
+        ggml_tensor * ahead =
+            ggml_cont(ctx0, ggml_view_3d(ctx0, qkv, gdn_channels(), n_rows - 1, n_seqs, qkv->nb[1], qkv->nb[2], qkv->nb[1]));
         ahead = ggml_cont(ctx0, ggml_transpose(ctx0, ahead));
         ahead = ggml_pad(ctx0, ahead, (int) layer.ssm_conv1d_right->ne[0], 0, 0, 0);
         sum = ggml_add(ctx0, sum, ggml_ssm_conv(ctx0, ahead, layer.ssm_conv1d_right));
@@ -161,8 +163,8 @@ ggml_tensor * clover_graph_block::block_softmax(const gdn_heads & heads, int il)
     cb(weights, "gdn_block_weights", il);
 
     const auto columns = [&](int64_t first, int64_t n) {
-        return ggml_cont(ctx0, ggml_view_4d(ctx0, weights, n, n_rows, n_vheads, n_seqs, weights->nb[1], weights->nb[2], weights->nb[3],
-                                            first * ggml_element_size(weights)));
+        return ggml_cont(ctx0, ggml_view_4d(ctx0, weights, n, n_rows, n_vheads, n_seqs, weights->nb[1], weights->nb[2],
+                                            weights->nb[3], first * ggml_element_size(weights)));
     };
     ggml_tensor * out = ggml_mul_mat(ctx0, v, columns(0, n_rows)); // [n_dim, n_rows, n_vheads, n_seqs]
 
@@ -248,7 +250,8 @@ ggml_tensor * clover_graph_block::coreset_by_share(ggml_tensor * probs) {
     ggml_tensor * kept = positive(ggml_sub(ctx0, ggml_repeat(ctx0, enough, better), better));
 
     const int64_t n_least = std::max<int64_t>(block.expert_coreset_min, n_expert_used);
-    ggml_tensor * among_first = ggml_scale_bias(ctx0, ggml_arange(ctx0, 0.0f, float(n_expert), 1.0f), -1.0f, float(n_least) - 0.5f);
+    ggml_tensor * among_first =
+        ggml_scale_bias(ctx0, ggml_arange(ctx0, 0.0f, float(n_expert), 1.0f), -1.0f, float(n_least) - 0.5f);
     kept = positive(ggml_add(ctx0, kept, positive(among_first)));
     kept = ggml_mul(ctx0, kept, positive(sorted));
 

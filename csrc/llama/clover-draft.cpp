@@ -82,8 +82,8 @@ bool clover_accepts(const float * logits, int32_t n_vocab, llama_token token, co
 // Rows of one request's block: the last known token, then n_rows - 1 that are masked at first.
 struct clover_draft_block {
     std::vector<llama_token> rows;
-    std::vector<clover_best> best;  // of the rows to draft, [n]
-    std::vector<int32_t> masked;    // indices into best that are not fixed yet
+    std::vector<clover_best> best; // of the rows to draft, [n]
+    std::vector<int32_t> masked;   // indices into best that are not fixed yet
 };
 
 int32_t clover_draft(llama_context * ctx, std::vector<clover_draft_request> & requests, int32_t n,

@@ -7,10 +7,10 @@
 #include <vector>
 
 struct clover_draft_params {
-    int32_t n_max = 3;     // tokens of a draft, 1 to 31
-    int32_t n_rows = 0;    // rows of the block, the last known token included; 0: as many as are drafted, and it
-    int32_t n_steps = 1;   // block passes for one draft: each fixes the surest of the rows that are left
-    float p_min = 0.0f;    // a draft ends before a token that is less probable
+    int32_t n_max = 3;   // tokens of a draft, 1 to 31
+    int32_t n_rows = 0;  // rows of the block, the last known token included; 0: as many as are drafted, and it
+    int32_t n_steps = 1; // block passes for one draft: each fixes the surest of the rows that are left
+    float p_min = 0.0f;  // a draft ends before a token that is less probable
 };
 
 // What is wrong with the values for this context; nullptr: nothing.
@@ -18,14 +18,15 @@ const char * clover_draft_params_error(const clover_draft_params & params);
 
 struct clover_draft_request {
     llama_seq_id seq_id = 0;
-    llama_pos pos = 0;         // of `last`, which the memory does not hold yet
+    llama_pos pos = 0; // of `last`, which the memory does not hold yet
     llama_token last = 0;
     std::vector<llama_token> draft; // result, at most n tokens
 };
 
 // Drafts n tokens (1 to 31) for each request with block passes that leave the memory as it is.
 // Returns 0, or what llama_clover_process_block() returned; then there are no drafts.
-int32_t clover_draft(llama_context * ctx, std::vector<clover_draft_request> & requests, int32_t n, const clover_draft_params & params);
+int32_t clover_draft(llama_context * ctx, std::vector<clover_draft_request> & requests, int32_t n,
+                     const clover_draft_params & params);
 
 // The most probable token but the mask token, and its probability where it is asked for (the mask token has none).
 struct clover_best {

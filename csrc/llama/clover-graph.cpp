@@ -76,8 +76,8 @@ ggml_tensor * clover_graph::attention(llm_graph_input_attn_kv * inp, ggml_tensor
     k = build_norm(k, layer.attn_k_norm, nullptr, LLM_NORM_RMS, il);
 
     const auto rotate = [&](ggml_tensor * t) {
-        return ggml_rope_ext(ctx0, t, inp_pos, nullptr, n_rot, rope_type, n_ctx_orig, freq_base, freq_scale, ext_factor, attn_factor,
-                             beta_fast, beta_slow);
+        return ggml_rope_ext(ctx0, t, inp_pos, nullptr, n_rot, rope_type, n_ctx_orig, freq_base, freq_scale, ext_factor,
+                             attn_factor, beta_fast, beta_slow);
     };
     q = rotate(q);
     k = rotate(k);
@@ -127,8 +127,8 @@ clover_graph::gdn_heads clover_graph::gdn_split(ggml_tensor * mixed) {
     const int64_t n_vheads = hparams.ssm_dt_rank;
     const size_t row = ggml_row_size(mixed->type, gdn_channels());
     const auto heads = [&](int64_t n_heads, int64_t first) {
-        return ggml_view_4d(ctx0, mixed, n_dim, n_heads, ubatch.n_seq_tokens, ubatch.n_seqs, ggml_row_size(mixed->type, n_dim), row,
-                            row * ubatch.n_seq_tokens, ggml_row_size(mixed->type, first * n_dim));
+        return ggml_view_4d(ctx0, mixed, n_dim, n_heads, ubatch.n_seq_tokens, ubatch.n_seqs, ggml_row_size(mixed->type, n_dim),
+                            row, row * ubatch.n_seq_tokens, ggml_row_size(mixed->type, first * n_dim));
     };
     return {
         build_gdn_l2_norm(ctx0, heads(n_kheads, 0), CLOVER_GDN_NORM_EPS),
@@ -162,7 +162,8 @@ ggml_tensor * clover_graph::gdn_output(ggml_tensor * out, ggml_tensor * x, int i
 // autoregressive mode
 //
 
-clover_graph_causal::clover_graph_causal(const llama_model & model, const llm_graph_params & params) : clover_graph(model, params) {
+clover_graph_causal::clover_graph_causal(const llama_model & model, const llm_graph_params & params)
+    : clover_graph(model, params) {
     inp = build_inp_mem_hybrid();
     build(true);
 }

@@ -35,14 +35,12 @@ struct clover_graph : public llm_build_delta_net_base {
         ggml_tensor * k; // the same
         ggml_tensor * v; // [n_dim, value heads, n_rows, n_seqs]
     };
-    ggml_tensor * gdn_qkv(ggml_tensor * x, int il);           // [channels, n_rows, n_seqs]
-    gdn_heads gdn_split(ggml_tensor * mixed);                 // of the convolution's result
-    ggml_tensor * gdn_repeat(ggml_tensor * t);                // key heads to value heads: head h reads h mod key heads
+    ggml_tensor * gdn_qkv(ggml_tensor * x, int il); // [channels, n_rows, n_seqs]
+    gdn_heads gdn_split(ggml_tensor * mixed);       // of the convolution's result
+    ggml_tensor * gdn_repeat(ggml_tensor * t);      // key heads to value heads: head h reads h mod key heads
     ggml_tensor * gdn_output(ggml_tensor * out, ggml_tensor * x, int il);
 
-    int64_t gdn_channels() const {
-        return (int64_t) hparams.ssm_d_state * (2 * hparams.ssm_n_group + hparams.ssm_dt_rank);
-    }
+    int64_t gdn_channels() const { return (int64_t) hparams.ssm_d_state * (2 * hparams.ssm_n_group + hparams.ssm_dt_rank); }
 
     const llama_model & model;
     ggml_tensor * inp_pos = nullptr;

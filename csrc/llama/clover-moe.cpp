@@ -95,8 +95,10 @@ void llama_model_clover_moe::load_block_params(llama_model_loader & ml) {
     ml.get_key(LLM_KV_CLOVER_EXPERT_CORESET_MIN, block.expert_coreset_min, false);
 
     std::string name;
-    if (ml.get_key(LLM_KV_CLOVER_SCALE_ACTIVATION, name, false) && !clover_activation_from_name(name.c_str(), block.scale_activation)) {
-        throw std::runtime_error("clover_moe.diffusion.logit_scale_activation is '" + name + "': it must be none, exp or softplus");
+    if (ml.get_key(LLM_KV_CLOVER_SCALE_ACTIVATION, name, false) &&
+        !clover_activation_from_name(name.c_str(), block.scale_activation)) {
+        throw std::runtime_error("clover_moe.diffusion.logit_scale_activation is '" + name +
+                                 "': it must be none, exp or softplus");
     }
     if (ml.get_key(LLM_KV_CLOVER_HISTORY_QUERY, name, false) && !clover_history_from_name(name.c_str(), block.history_query)) {
         throw std::runtime_error("clover_moe.diffusion.history_query is '" + name + "': it must be scaled or unit");

@@ -42,9 +42,12 @@ static constexpr uint32_t CLOVER_BLOCK_MAX = 32; // rows of a block
 
 inline const char * clover_activation_name(clover_activation value) {
     switch (value) {
-        case CLOVER_ACTIVATION_NONE: return "none";
-        case CLOVER_ACTIVATION_EXP: return "exp";
-        case CLOVER_ACTIVATION_SOFTPLUS: return "softplus";
+    case CLOVER_ACTIVATION_NONE:
+        return "none";
+    case CLOVER_ACTIVATION_EXP:
+        return "exp";
+    case CLOVER_ACTIVATION_SOFTPLUS:
+        return "softplus";
     }
     return "";
 }

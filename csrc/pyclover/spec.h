@@ -35,17 +35,17 @@ typedef struct pc_draft_params {
 
 /* Counted since the prompt of the last pc_context_prompt(); times in seconds. */
 typedef struct pc_spec_stats {
-    uint64_t rounds;    /* of drafting */
-    uint64_t drafted;   /* tokens that were drafted and checked */
-    uint64_t accepted;  /* of them accepted, also those that were dropped afterwards */
-    uint64_t emitted;   /* tokens that rounds gave, dropped ones left out */
+    uint64_t rounds;         /* of drafting */
+    uint64_t drafted;        /* tokens that were drafted and checked */
+    uint64_t accepted;       /* of them accepted, also those that were dropped afterwards */
+    uint64_t emitted;        /* tokens that rounds gave, dropped ones left out */
     uint64_t drafted_at[31]; /* by position in the draft */
     uint64_t accepted_at[31];
-    uint64_t previews;  /* block passes */
-    uint64_t commits;   /* causal passes over finished blocks */
-    uint64_t fixed;     /* rows of blocks that previews decided */
+    uint64_t previews; /* block passes */
+    uint64_t commits;  /* causal passes over finished blocks */
+    uint64_t fixed;    /* rows of blocks that previews decided */
     double preview_s;
-    double verify_s;    /* passes over drafts and finished blocks */
+    double verify_s; /* passes over drafts and finished blocks */
     double rollback_s;
 } pc_spec_stats;
 

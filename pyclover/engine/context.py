@@ -52,19 +52,17 @@ class ContextOptions:
     n_rs_seq: int = 0
 
     def __post_init__(self) -> None:
-        for name, low in (
-            ("n_ctx", 0),
-            ("n_batch", 1),
-            ("n_ubatch", 1),
-            ("n_threads", 1),
-            ("n_threads_batch", 1),
-            ("n_rs_seq", 0),
-        ):
+        at_least = {"n_ctx": 0, "n_batch": 1, "n_ubatch": 1, "n_threads": 1, "n_threads_batch": 1, "n_rs_seq": 0}
+        for name, low in at_least.items():
             value = getattr(self, name)
             if value is None and name in ("n_ctx", "n_threads", "n_threads_batch"):
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= 2**31 - 1:
                 raise UsageError(f"{name} is {value!r}: it must be an integer of at least {low}", option=name)
+        if self.n_rs_seq > 31:
+            raise UsageError(
+                f"n_rs_seq is {self.n_rs_seq}: it must be at most 31, the longest draft", option="n_rs_seq"
+            )
         if self.flash_attn not in (True, False, "auto"):
             raise UsageError(
                 f'flash_attn is {self.flash_attn!r}: it must be True, False or "auto"', option="flash_attn"

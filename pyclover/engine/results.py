@@ -23,15 +23,15 @@ class Stats:
             the others unless the call was cancelled before.
         prompt_s: time for the prompt.
         n_generated: tokens that came out, an end token not counted.
-        n_decoded: tokens that passes after the prompt gave; in plain mode and with drafting the first token comes from the
-            prompt's own pass, so it is one fewer than chosen.
+        n_decoded: tokens that passes after the prompt gave; in plain mode and with drafting the first token comes from
+            the prompt's own pass, so it is one fewer than chosen.
         decode_s: time for these passes; sample_s: time for choosing tokens.
         rounds: times that a draft was made and checked; 0 without drafting, as the next ones.
         drafted: tokens that were drafted and checked. accepted: of them accepted, also when the text ended before them.
         emitted: tokens that rounds gave to the answer, one of its own in each.
         drafted_by_position, accepted_by_position: the same for the 1st, 2nd, … token of drafts.
-        previews: block passes. commits: causal passes over finished blocks. fixed: rows of blocks that were decided; the
-            last two are of block diffusion.
+        previews: block passes. commits: causal passes over finished blocks. fixed: rows of blocks that were decided;
+            the last two are of block diffusion.
         preview_s, verify_s, rollback_s: parts of decode_s: block passes, passes over drafts and finished blocks, taking
             back what was not accepted.
         reread_from: position at which memory and prompt differed and could not be cut back, so that the whole prompt
@@ -119,8 +119,8 @@ class TextPiece:
     Attributes:
         text: may be empty while a character or a possible stop string is incomplete.
         tokens: chosen since the last piece.
-        block: of block diffusion: the rows of the block in the making, None where they are not decided; such a piece has
-            no text and no tokens.
+        block: of block diffusion: the rows of the block in the making, None where they are not decided; such a piece
+            has no text and no tokens.
     """
 
     text: str

@@ -28,10 +28,11 @@ class DraftSelf:
 
     Attributes:
         n_max: tokens of a draft, 1 to 31.
-        accept_ratio, accept_delta: relaxed acceptance, 0 to 1 each; it changes the text and needs greedy decoding. With p the
-            distribution of the check, H its entropy in nats and p1 its largest probability, a drafted token x is
-            accepted when it is the most probable one, or among the ten most probable with p(x) >= accept_ratio * p1 or
-            p(x) >= p1 - accept_delta * (1 - exp(-H)). One of them alone: the other is 1 or 0. None: lossless.
+        accept_ratio, accept_delta: relaxed acceptance, 0 to 1 each; it changes the text and needs greedy decoding. With
+            p the distribution of the check, H its entropy in nats and p1 its largest probability, a drafted token x is
+            accepted when it is the most probable one, or among the ten most probable with
+            p(x) >= accept_ratio * p1 or p(x) >= p1 - accept_delta * (1 - exp(-H)). One of them alone: the other is 1
+            or 0. None: lossless.
         block: rows of the block pass, 2 to 32; None: one more than are drafted.
         steps: block passes for a draft, 1 to 32; each fixes an equal part of the rows, the surest first.
         p_min: a draft ends before a token that is less probable.
