@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from pyclover.cli import options
+from pyclover.cli.options import flag_of
 from pyclover.cli.output import Output, speed
 from pyclover.cli.prompts import read_prompt, read_text, unescape
 from pyclover.cli.values import on_off_auto
-from pyclover.errors import UsageError
 
 if TYPE_CHECKING:
     from types import FrameType
 
     from pyclover.clover import Clover
     from pyclover.engine.results import Stats
+    from pyclover.engine.speculation import Speculation
 
 SAMPLE_MODEL = "tiny"
 CANCELLED = 130
@@ -93,6 +94,7 @@ CANCELLED = 130
 @options.MODEL
 @options.SAMPLING
 @options.SPECULATION
+@options.DIFFUSION
 def generate(
     *,
     model: str,
@@ -114,7 +116,7 @@ def generate(
     """
     if quiet and as_json:
         raise click.UsageError("--quiet and --json exclude each other.")
-    refuse_speculation(options.SPECULATION.given(values))
+    speculation = speculation_from(options.SPECULATION.given(values), options.DIFFUSION.given(values))
     out = Output("json" if as_json else "quiet" if quiet else "table", color=None if color == "auto" else color)
     text = read_prompt(prompt, prompt_file, escape=escape)
     sampling = sampling_keywords(values)
@@ -123,21 +125,28 @@ def generate(
         raise click.UsageError("-r: an empty text would end every answer at once.")
 
     from pyclover.clover import Clover
+    from pyclover.engine.speculation import DraftSelf
 
     with contextlib.ExitStack() as stack:
+        keywords = model_keywords(values)
+        if isinstance(speculation, DraftSelf):
+            keywords["n_rs_seq"] = speculation.n_max  # the whole run drafts: its rejections should cost no further pass
         with out.progress("loading") as progress:
-            clover = stack.enter_context(Clover(model, progress=progress, **model_keywords(values)))
+            clover = stack.enter_context(Clover(model, progress=progress, **keywords))
         if model == SAMPLE_MODEL:
             out.talk("note: no -m given, so this is the sample model: random weights, its text is noise.")
         for warning in clover.warnings:
             out.warn(warning)
         request = dict(max_tokens=None if max_tokens < 0 else max_tokens, stop=tuple(stops), **sampling)
+        if speculation is not None:
+            request["speculation"] = speculation
         if as_json:
             finish_reason = write_json(out, clover, model, text, request)
         else:
             if display_prompt:
                 out.write(out.styled(text, fg="yellow"))
-            finish_reason = write_text(out, clover, text, request)
+            show_blocks = bool(values["show_blocks"])
+            finish_reason = write_text(out, clover, text, request, show_blocks=show_blocks)
     if finish_reason == "cancelled":
         raise click.exceptions.Exit(CANCELLED)
 
@@ -163,17 +172,24 @@ def ctrl_c_cancels(clover: Clover) -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def write_text(out: Output, clover: Clover, prompt: str, request: Mapping[str, Any]) -> str:
+def write_text(out: Output, clover: Clover, prompt: str, request: Mapping[str, Any], *, show_blocks: bool) -> str:
     """Streams the text and ends its last line; returns why it ended."""
     last = None
+    view = out.block_view() if show_blocks else None
     try:
         with ctrl_c_cancels(clover):
             for piece in clover.stream(prompt, **request):
+                if view is not None and piece.block is not None:
+                    view.show([None if token is None else clover.detokenize([token]) for token in piece.block])
+                elif view is not None:
+                    view.clear()
                 out.write(piece.text)
                 last = piece
     except KeyboardInterrupt:
         return "cancelled"
     finally:
+        if view is not None:
+            view.clear()
         out.end_line()
     if last is None or last.stats is None:
         return "cancelled"
@@ -208,10 +224,15 @@ def speed_line(stats: Stats) -> str:
     reused = f" ({stats.n_prompt_reused} reused)" if stats.n_prompt_reused else ""
     held = stats.n_prompt_reused + stats.n_prompt_read
     read = f"{stats.n_prompt}" if held == stats.n_prompt else f"{held} of {stats.n_prompt}"
-    return (
+    line = (
         f"{stats.mode}: prompt {read} tokens{reused}, {speed(stats.prompt_tok_per_s)}; "
         f"generated {stats.n_generated} tokens, {speed(stats.decode_tok_per_s)}"
     )
+    if stats.rounds:
+        line += f"; accepted {stats.accepted} of {stats.drafted} drafted tokens in {stats.rounds} rounds"
+    if stats.commits:
+        line += f"; {stats.previews} + {stats.commits} passes, {stats.tokens_per_pass:.1f} tokens a pass"
+    return line
 
 
 def model_keywords(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -261,11 +282,27 @@ def parse_schema(text: str) -> dict[str, Any]:
     return schema
 
 
-def refuse_speculation(given: Mapping[str, Any]) -> None:
-    """Ends the run when drafting is asked for: this version cannot, and a flag is never silently ignored."""
-    if given and given.get("spec_type") != "none":
-        flag = "--" + next(iter(given)).replace("_", "-")
-        raise UsageError(
-            f"{flag}: this version of pyclover cannot draft yet; leave out the --spec-… flags to decode plainly.",
-            option=flag,
-        )
+def speculation_from(drafting: Mapping[str, Any], diffusion: Mapping[str, Any]) -> Speculation:
+    """How to generate, from the options.
+
+    Raises:
+        click.UsageError: options that do not belong together.
+    """
+    from pyclover.engine.speculation import BlockDiffusion, DraftSelf
+
+    drafting, diffusion = dict(drafting), dict(diffusion)
+    spec_type = drafting.pop("spec_type", None)
+    wanted = diffusion.pop("diffusion", False)
+    show_blocks = diffusion.pop("show_blocks", False)
+    if drafting and spec_type is None:
+        raise click.UsageError(f"{flag_of([generate], next(iter(drafting)))} belongs to --spec-type draft-self.")
+    if (diffusion or show_blocks) and not wanted:
+        name = next(iter(diffusion), "show_blocks")
+        raise click.UsageError(f"{flag_of([generate], name)} belongs to --diffusion.")
+    if wanted and spec_type == "draft-self":
+        raise click.UsageError("--diffusion and --spec-type draft-self exclude each other.")
+    if wanted:
+        if "diffusion_block" in diffusion:
+            diffusion["block"] = diffusion.pop("diffusion_block")
+        return BlockDiffusion(**diffusion)
+    return DraftSelf(**drafting) if spec_type == "draft-self" else None

@@ -42,7 +42,7 @@ def show(out: Output, report: Report) -> None:
     out.pairs(summary(report))
     modes = report.capabilities
     rows = [("plain", modes.plain), ("draft-self", modes.draft_self), ("block diffusion", modes.block_diffusion)]
-    _title(out, "What the file allows (this version of pyclover runs: plain)")
+    _title(out, "What the file allows")
     out.table((), [(name, "yes" if mode.available else "no", mode.reason) for name, mode in rows])
     _title(out, "Weights")
     out.table(

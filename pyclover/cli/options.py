@@ -303,8 +303,55 @@ SAMPLING.add(
     help="The JSON schema, from a file.",
 )
 
-SPECULATION = Options("Speculation (not in this version: refused)")
-SPECULATION.add("--spec-type", name="spec_type", metavar="TYPE", help="How to draft; only none works. [default: none]")
-SPECULATION.add("--spec-draft-n-max", name="spec_draft_n_max", metavar="N", help="Tokens a draft has at most.")
-SPECULATION.add("--spec-accept-ratio", name="spec_accept_ratio", metavar="R", help="Relaxed acceptance, by ratio.")
-SPECULATION.add("--spec-accept-delta", name="spec_accept_delta", metavar="D", help="Relaxed acceptance, by entropy.")
+SPECULATION = Options("Drafting (draft-self: the model drafts by itself)")
+SPECULATION.add(
+    "--spec-type",
+    name="spec_type",
+    metavar="TYPE",
+    type=click.Choice(["none", "draft-self"]),
+    help="none or draft-self. [default: none]",
+)
+SPECULATION.add(
+    "--spec-draft-n-max", "--draft-max", "--draft", name="n_max", type=click.IntRange(1, 31), metavar="N",
+    help="Tokens of a draft, 1 to 31. [default: 3]",
+)  # fmt: skip
+SPECULATION.add(
+    "--spec-accept-ratio", name="accept_ratio", type=click.FloatRange(0, 1), metavar="R",
+    help="Relaxed acceptance: also take a drafted token with at least R times the best one's probability. Changes the "
+    "text; needs --temp 0. [default: off]",
+)  # fmt: skip
+SPECULATION.add(
+    "--spec-accept-delta", name="accept_delta", type=click.FloatRange(0, 1), metavar="D",
+    help="Relaxed acceptance: also take one within D*(1-exp(-entropy)) of the best one's probability. Changes the "
+    "text; needs --temp 0. [default: off]",
+)  # fmt: skip
+SPECULATION.add(
+    "--spec-draft-p-min", "--draft-p-min", name="p_min", type=click.FloatRange(0, 1), metavar="P",
+    help="A draft ends before a token that is less probable. [default: 0]",
+)  # fmt: skip
+SPECULATION.add(
+    "--spec-draft-rows", name="block", type=click.IntRange(2, 32), metavar="N",
+    help="Rows of a draft's block. [default: one more than are drafted]",
+)  # fmt: skip
+SPECULATION.add(
+    "--spec-draft-steps", name="steps", type=click.IntRange(1, 32), metavar="N",
+    help="Block passes for a draft. [default: 1]",
+)  # fmt: skip
+
+DIFFUSION = Options("Block diffusion (the model's native mode, greedy)")
+DIFFUSION.add("--diffusion", name="diffusion", is_flag=True, help="Resolve whole blocks of masks in several passes.")
+DIFFUSION.add(
+    "--diffusion-threshold", name="threshold", type=click.FloatRange(0, 1), metavar="P",
+    help="A pass fixes what is more probable than this, and at least one token. [default: 0.95]",
+)  # fmt: skip
+DIFFUSION.add(
+    "--diffusion-block-length", name="diffusion_block", type=click.IntRange(1, 32), metavar="N",
+    help="Tokens of a block. [default: as the model's file says]",
+)  # fmt: skip
+DIFFUSION.add(
+    "--diffusion-steps", name="max_steps", type=click.IntRange(1, 32), metavar="N",
+    help="Passes for a block at most. [default: as many as it takes]",
+)  # fmt: skip
+DIFFUSION.add(
+    "--show-blocks", name="show_blocks", is_flag=True, help="On a terminal, show each block while it is resolved."
+)

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TextIO
@@ -124,6 +125,10 @@ class Output:
             return self._color
         return _is_terminal(stream) and not os.environ.get("NO_COLOR")
 
+    def block_view(self) -> BlockView | None:
+        """Shows a block in the making on standard output; None when that is no terminal."""
+        return BlockView() if self.mode == "table" and _is_terminal(sys.stdout) else None
+
     @contextlib.contextmanager
     def progress(self, label: str) -> Iterator[Callable[[float], None] | None]:
         """A bar on standard error while the block runs: yields what takes the part done, 0 to 1.
@@ -141,6 +146,31 @@ class Output:
         with Progress(*columns, console=console, transient=True) as bar:
             task = bar.add_task(printable(label), total=1.0)
             yield lambda part: bar.update(task, completed=part)
+
+
+class BlockView:
+    """A block of block diffusion on the last line of the terminal, drawn over until it is finished."""
+
+    MASK = "░"
+
+    def __init__(self) -> None:
+        self._shown = False
+
+    def show(self, rows: Sequence[str | None]) -> None:
+        """Tokens of the block, None where they are not decided: as many as the line has room for."""
+        text = "".join(self.MASK if row is None else printable(row) for row in rows)
+        width = max(shutil.get_terminal_size().columns - 1, 1)
+        # down and up again makes room at the bottom of the screen; the place of the text is saved and restored
+        sys.stdout.write("\x1bD\x1b[A\x1b7\x1b[B\r\x1b[2K\x1b[2m" + text[:width] + "\x1b[0m\x1b8")
+        sys.stdout.flush()
+        self._shown = True
+
+    def clear(self) -> None:
+        """Takes the block off the terminal."""
+        if self._shown:
+            sys.stdout.write("\x1b7\x1b[B\r\x1b[2K\x1b8")
+            sys.stdout.flush()
+            self._shown = False
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

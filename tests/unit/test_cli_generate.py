@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 
 from pyclover import errors
 from pyclover.cli.main import cli
+from pyclover.engine.speculation import BlockDiffusion, DraftSelf
 
 SPEED = "plain: prompt 12 tokens, 340.1 tok/s; generated 3 tokens, 152.3 tok/s\n"
 NOTE = "note: no -m given, so this is the sample model: random weights, its text is noise.\n"
@@ -31,6 +32,12 @@ class FakeStats:
     n_generated: int = 3
     prompt_tok_per_s: float = 340.12
     decode_tok_per_s: float = 152.34
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    previews: int = 0
+    commits: int = 0
+    tokens_per_pass: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         return {"mode": self.mode, "n_generated": self.n_generated, "decode_tok_per_s": self.decode_tok_per_s}
@@ -43,6 +50,7 @@ class FakePiece:
     stats: FakeStats | None = None
     finish_reason: str | None = None
     stop: str | None = None
+    block: tuple[int | None, ...] | None = None
 
 
 @dataclass
@@ -260,6 +268,29 @@ def test_grammar_and_schema_from_files(script: Script, tmp_path: Path) -> None:
         (r"\q \x4 \xzz", r"\q \x4 \xzz"),
         ("end\\", "end\\"),
         ("é\\n", "é\n"),
+        (["-p", "a", "--spec-draft-n-max", "4"], "Error: --spec-draft-n-max belongs to --spec-type draft-self."),
+        (["-p", "a", "--diffusion-steps", "4"], "Error: --diffusion-steps belongs to --diffusion."),
+        (["-p", "a", "--show-blocks"], "Error: --show-blocks belongs to --diffusion."),
+        (
+            ["-p", "a", "--diffusion", "--spec-type", "draft-self"],
+            "Error: --diffusion and --spec-type draft-self exclude each other.",
+        ),
+        *(
+            (
+                ["-p", "a", "--spec-type", "draft-self", "--spec-draft-n-max", n],
+                f"Error: Invalid value for '--spec-draft-n-max' / '--draft-max' / '--draft': {n} is not in the range "
+                "1<=x<=31.",
+            )
+            for n in ("0", "32", "-1")
+        ),
+        (
+            ["-p", "a", "--spec-type", "draft-self", "--spec-accept-ratio", "1.5"],
+            "Error: Invalid value for '--spec-accept-ratio': 1.5 is not in the range 0<=x<=1.",
+        ),
+        (
+            ["-p", "a", "--spec-type", "draft-self", "--spec-accept-delta", "-1"],
+            "Error: Invalid value for '--spec-accept-delta': -1.0 is not in the range 0<=x<=1.",
+        ),
     ],
 )
 def test_escapes_in_the_prompt(script: Script, typed: str, meant: str) -> None:
@@ -339,21 +370,52 @@ def test_wrong_usage_is_one_sentence_and_code_2(script: Script, flags: list[str]
     assert script.opened == []
 
 
-@pytest.mark.parametrize(
-    ("flags", "name"),
-    [
-        (["--spec-type", "draft-self"], "--spec-type"),
-        (["--spec-draft-n-max", "15"], "--spec-draft-n-max"),
-        (["--spec-accept-ratio", "0.9"], "--spec-accept-ratio"),
-        (["--spec-accept-delta", "0.6"], "--spec-accept-delta"),
-    ],
-)
-def test_drafting_is_refused_by_name(script: Script, flags: list[str], name: str) -> None:
-    result = run("-p", "a", *flags)
-    assert result.stderr == (
-        f"Error: {name}: this version of pyclover cannot draft yet; leave out the --spec-… flags to decode plainly.\n"
-    )
-    assert (result.stdout, result.exit_code, script.opened) == ("", 2, [])
+def drafting(*flags: str) -> list[str]:
+    return ["--spec-type", "draft-self", *flags]
+
+
+SPECULATION_FLAGS = [
+    (drafting(), DraftSelf(), 3),
+    (drafting("--spec-draft-n-max", "15"), DraftSelf(n_max=15), 15),
+    (drafting("--draft-max", "31", "--spec-draft-p-min", "0.5"), DraftSelf(n_max=31, p_min=0.5), 31),
+    (drafting("--spec-draft-rows", "16", "--spec-draft-steps", "2"), DraftSelf(block=16, steps=2), 3),
+    (
+        drafting("--temp", "0", "--spec-accept-ratio", "0.9", "--spec-accept-delta", "0.6"),
+        DraftSelf(accept_ratio=0.9, accept_delta=0.6),
+        3,
+    ),
+    (["--diffusion"], BlockDiffusion(), None),
+    (
+        ["--diffusion", "--diffusion-threshold", "0.9", "--diffusion-block-length", "8", "--diffusion-steps", "4"],
+        BlockDiffusion(threshold=0.9, block=8, max_steps=4),
+        None,
+    ),
+]
+
+
+@pytest.mark.parametrize(("flags", "settings", "n_rs_seq"), SPECULATION_FLAGS)
+def test_speculation_flags(script: Script, flags: list[str], settings: Any, n_rs_seq: int | None) -> None:
+    result = run("-p", "Hi", *flags)
+    assert result.exit_code == 0, result.stderr
+    temperature = {"temperature": 0.0} if "--temp" in flags else {}
+    assert script.asked == [("Hi", {"max_tokens": None, "stop": (), **temperature, "speculation": settings})]
+    assert script.opened == [("tiny", {} if n_rs_seq is None else {"n_rs_seq": n_rs_seq})]
+
+
+def test_the_line_says_how_drafting_went(script: Script) -> None:
+    stats = FakeStats(mode="draft-self (lossless)", rounds=2, drafted=6, accepted=4)
+    script.pieces = [FakePiece("Hello", (1, 2, 3), stats, "length")]
+    result = run("-m", "m.gguf", "-p", "Hi", *drafting())
+    line = "draft-self (lossless): prompt 12 tokens, 340.1 tok/s; generated 3 tokens, 152.3 tok/s"
+    assert result.stderr == line + "; accepted 4 of 6 drafted tokens in 2 rounds\n"
+
+
+def test_the_line_says_how_block_diffusion_went(script: Script) -> None:
+    stats = FakeStats(mode="block diffusion", previews=5, commits=2, tokens_per_pass=4.57)
+    script.pieces = [FakePiece("Hello", (1, 2, 3), stats, "length")]
+    result = run("-m", "m.gguf", "-p", "Hi", "--diffusion")
+    line = "block diffusion: prompt 12 tokens, 340.1 tok/s; generated 3 tokens, 152.3 tok/s"
+    assert result.stderr == line + "; 5 + 2 passes, 4.6 tokens a pass\n"
 
 
 def test_a_prompt_file_that_is_not_text(script: Script, tmp_path: Path) -> None:
