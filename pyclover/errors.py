@@ -17,6 +17,15 @@ def _shown(message: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in one_line)
 
 
+def shortened(value: object, n_max: int = 80) -> str:
+    """A value in a message, cut when it is long."""
+    try:
+        shown = repr(value)
+    except Exception:  # an integer of thousands of digits, a class with a broken __repr__
+        shown = f"<{type(value).__name__}>"
+    return shown if len(shown) <= n_max else f"{shown[: n_max - 1]}…"
+
+
 class CloverError(Exception):
     """Base of all errors of this package; the message is one line."""
 
