@@ -1,0 +1,180 @@
+"""draft-self in llama.cpp's own programs: the server and llama-speculative-simple of the package."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support import ORACLE
+
+import pyclover
+from pyclover.engine.build_info import programs
+
+FOLDER = ORACLE / "expected_preview"
+EXACT = ["-c", "1024", "-ctk", "f32", "-ctv", "f32", "-fa", "off", "-t", "1", "--temp", "0"]
+N_CLIENTS = 8
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.skipif("llama" not in programs(), reason="built without llama.cpp's programs"),
+]
+
+
+def drafting(n_max: int, *more: str) -> list[str]:
+    return ["--spec-type", "draft-self", "--spec-draft-n-max", str(n_max), *more]
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def ask(port: int, body: dict[str, Any], timeout: float = 60) -> dict[str, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    try:
+        connection.request("POST", "/completion", json.dumps(body), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        got: dict[str, Any] = json.loads(answer.read())
+        assert answer.status == 200, got
+        return got
+    finally:
+        connection.close()
+
+
+def request(ids: list[int], n_predict: int) -> dict[str, Any]:
+    return {"prompt": ids, "n_predict": n_predict, "return_tokens": True, "cache_prompt": False, "temperature": 0}
+
+
+@contextlib.contextmanager
+def server(name: str, *args: str) -> Iterator[int]:
+    """Port of a running server."""
+    port = free_port()
+    command = [str(programs()["llama"]), "serve", "-m", str(FOLDER / f"{name}.gguf"), *EXACT, *args]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--no-webui"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(600):
+            assert process.poll() is None, f"the server ended with {process.returncode}"
+            with contextlib.suppress(OSError):
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+                connection.request("GET", "/health")
+                if connection.getresponse().status == 200:
+                    break
+            time.sleep(0.1)
+        else:
+            pytest.fail("the server did not start")
+        yield port
+        assert process.poll() is None, "the server died"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@pytest.mark.parametrize("name", ["tiny_a_preview", "tiny_b_preview"])
+def test_the_server_drafts_as_the_reference(name: str, expected: Callable[[str], dict[str, Any]]) -> None:
+    """This is also the test of the server's target context: without it nothing would be drafted."""
+    by_settings: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for run in expected(name)["draft_self"]:
+        by_settings.setdefault((run["n_max"], run["ratio"], run["delta"], run["block"]), []).append(run)
+    assert len(by_settings) == 5
+    for (n_max, ratio, delta, block), runs in by_settings.items():
+        more = ["--spec-draft-rows", str(block)] if block else []
+        if ratio != 1:
+            more += ["--spec-accept-ratio", str(ratio), "--spec-accept-delta", str(delta)]
+        with server(name, "-np", "1", *drafting(n_max, *more)) as port:
+            for run in runs:
+                got = ask(port, request(run["prompt_ids"], run["n_predict"]))
+                n = len(got["tokens"])
+                assert got["tokens"] == run["tokens"][:n]
+                assert n == run["n_predict"] or got["stop_type"] == "eos"
+                assert got["timings"]["draft_n"] > 0
+
+
+@pytest.mark.parametrize("name", ["tiny_a_preview", "tiny_b_preview"])
+def test_speculative_simple_writes_what_the_reference_does(
+    name: str, expected: Callable[[str], dict[str, Any]]
+) -> None:
+    with pyclover.Clover(FOLDER / f"{name}.gguf", n_ctx=64, n_threads=1) as m:
+        for run in expected(name)["draft_self"]:
+            command = [str(programs()["llama-speculative-simple"]), "-m", m.path, *EXACT, "-p", run["prompt"]]
+            command += ["-n", str(run["n_predict"] - 1), *drafting(run["n_max"])]  # it goes on until it has one more
+            if run["block"]:
+                command += ["--spec-draft-rows", str(run["block"])]
+            if run["ratio"] != 1:
+                command += ["--spec-accept-ratio", str(run["ratio"]), "--spec-accept-delta", str(run["delta"])]
+            done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=60, check=False)
+            assert done.returncode == 0, done.stderr
+            tokens = run["tokens"]
+            tokens = tokens[: tokens.index(m.info.eos)] if m.info.eos in tokens else tokens
+            assert m.detokenize(tokens) in done.stdout
+
+
+def test_eight_clients_two_of_which_leave() -> None:
+    name = "tiny_a_preview"
+    with pyclover.Clover(FOLDER / f"{name}.gguf", n_ctx=64, n_threads=1) as m:
+        texts = ["The quick brown fox", "a", "blocks of text and numbers", "12 + 7 =", "over the lazy dog", "x y z"]
+        ids = [m.tokenize(f"{texts[i % len(texts)]} {i}") for i in range(N_CLIENTS)]
+    lengths = [12, 20, 33, 48, 64, 40, 25, 56]
+    with server(name, "-np", "1", *drafting(7)) as port:
+        alone = [ask(port, request(i, n))["tokens"] for i, n in zip(ids, lengths, strict=True)]
+
+    # a block's rows share a pass with those of other requests, which rounds otherwise: F32 keeps the tokens the same
+    got: list[list[int] | None] = [None] * N_CLIENTS
+    with server(name, "-np", "4", "-c", "4096", *drafting(7)) as port:
+
+        def client(i: int) -> None:
+            got[i] = ask(port, request(ids[i], lengths[i]), timeout=120)["tokens"]
+
+        def leaves(i: int) -> None:
+            body = json.dumps({**request(ids[i], 600), "stream": True, "ignore_eos": True})
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as s:
+                head = f"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
+                s.sendall(f"{head}{len(body)}\r\n\r\n{body}".encode())
+                assert s.recv(64)  # the answer has begun
+
+        threads = [threading.Thread(target=leaves if i in (2, 5) else client, args=(i,)) for i in range(N_CLIENTS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(150)
+            assert not thread.is_alive(), "a client waits for ever"
+        for i in range(N_CLIENTS):
+            if i not in (2, 5):
+                assert got[i] == alone[i], i
+        assert ask(port, request(ids[0], lengths[0]))["tokens"] == alone[0]
+
+
+def run_program(program: str, *args: str) -> subprocess.CompletedProcess[str]:
+    command = [str(programs()["llama"]), "serve"] if program == "serve" else [str(programs()[program])]
+    more = ["--host", "127.0.0.1", "--port", str(free_port())] if program == "serve" else ["-p", "Hello", "-n", "4"]
+    return subprocess.run([*command, *args, *more], capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("program", ["serve", "llama-speculative-simple"])
+@pytest.mark.parametrize(
+    ("file", "args", "said"),
+    [
+        (ORACLE / "expected" / "tiny_a.gguf", drafting(3), "no preview tensors"),
+        (FOLDER / "tiny_a_preview.gguf", drafting(0), "between 1 and 31"),
+        (FOLDER / "tiny_a_preview.gguf", drafting(32), "between 1 and 31"),
+        (FOLDER / "tiny_a_preview.gguf", drafting(-1), "invalid value"),
+        (FOLDER / "tiny_a_preview.gguf", drafting(3, "--spec-accept-ratio", "1.5"), "accept_ratio"),
+        (FOLDER / "tiny_a_preview.gguf", drafting(3, "--spec-accept-delta", "-1"), "accept_delta"),
+        (FOLDER / "tiny_a_preview.gguf", drafting(3, "--spec-accept-ratio", "0.9", "--temp", "0.8"), "--temp 0"),
+    ],
+)
+def test_what_was_asked_for_and_cannot_start_stops_the_program(
+    program: str, file: Any, args: list[str], said: str
+) -> None:
+    done = run_program(program, "-m", str(file), "-c", "256", "-t", "1", *args)
+    assert done.returncode == 1, done.stderr
+    assert said in done.stderr + done.stdout
