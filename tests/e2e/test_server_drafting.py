@@ -137,7 +137,7 @@ def test_eight_clients_two_of_which_leave() -> None:
         def leaves(i: int) -> None:
             body = json.dumps({**request(ids[i], 600), "stream": True, "ignore_eos": True})
             with socket.create_connection(("127.0.0.1", port), timeout=60) as s:
-                head = f"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
+                head = "POST /completion HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
                 s.sendall(f"{head}{len(body)}\r\n\r\n{body}".encode())
                 assert s.recv(64)  # the answer has begun
 

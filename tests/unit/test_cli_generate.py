@@ -268,29 +268,6 @@ def test_grammar_and_schema_from_files(script: Script, tmp_path: Path) -> None:
         (r"\q \x4 \xzz", r"\q \x4 \xzz"),
         ("end\\", "end\\"),
         ("é\\n", "é\n"),
-        (["-p", "a", "--spec-draft-n-max", "4"], "Error: --spec-draft-n-max belongs to --spec-type draft-self."),
-        (["-p", "a", "--diffusion-steps", "4"], "Error: --diffusion-steps belongs to --diffusion."),
-        (["-p", "a", "--show-blocks"], "Error: --show-blocks belongs to --diffusion."),
-        (
-            ["-p", "a", "--diffusion", "--spec-type", "draft-self"],
-            "Error: --diffusion and --spec-type draft-self exclude each other.",
-        ),
-        *(
-            (
-                ["-p", "a", "--spec-type", "draft-self", "--spec-draft-n-max", n],
-                f"Error: Invalid value for '--spec-draft-n-max' / '--draft-max' / '--draft': {n} is not in the range "
-                "1<=x<=31.",
-            )
-            for n in ("0", "32", "-1")
-        ),
-        (
-            ["-p", "a", "--spec-type", "draft-self", "--spec-accept-ratio", "1.5"],
-            "Error: Invalid value for '--spec-accept-ratio': 1.5 is not in the range 0<=x<=1.",
-        ),
-        (
-            ["-p", "a", "--spec-type", "draft-self", "--spec-accept-delta", "-1"],
-            "Error: Invalid value for '--spec-accept-delta': -1.0 is not in the range 0<=x<=1.",
-        ),
     ],
 )
 def test_escapes_in_the_prompt(script: Script, typed: str, meant: str) -> None:
@@ -361,6 +338,29 @@ def said(result: Result) -> str:
         (["-p", "a", "-fa", "maybe"], "Invalid value for '-fa' / '--flash-attn': 'maybe' is none of 'on', 'off', "
             "'auto'."),
         (["-p", "a", "-c", "-5"], "Invalid value for '-c' / '--ctx-size': -5 is not in the range x>=0."),
+        (["-p", "a", "--spec-draft-n-max", "4"], "--spec-draft-n-max belongs to --spec-type draft-self."),
+        (["-p", "a", "--diffusion-steps", "4"], "--diffusion-steps belongs to --diffusion."),
+        (["-p", "a", "--show-blocks"], "--show-blocks belongs to --diffusion."),
+        (
+            ["-p", "a", "--diffusion", "--spec-type", "draft-self"],
+            "--diffusion and --spec-type draft-self exclude each other.",
+        ),
+        *(
+            (
+                ["-p", "a", "--spec-type", "draft-self", "--spec-draft-n-max", n],
+                f"Invalid value for '--spec-draft-n-max' / '--draft-max' / '--draft': {n} is not in the range "
+                "1<=x<=31.",
+            )
+            for n in ("0", "32", "-1")
+        ),
+        (
+            ["-p", "a", "--spec-type", "draft-self", "--spec-accept-ratio", "1.5"],
+            "Invalid value for '--spec-accept-ratio': 1.5 is not in the range 0<=x<=1.",
+        ),
+        (
+            ["-p", "a", "--spec-type", "draft-self", "--spec-accept-delta", "-1"],
+            "Invalid value for '--spec-accept-delta': -1.0 is not in the range 0<=x<=1.",
+        ),
     ],
 )  # fmt: skip
 def test_wrong_usage_is_one_sentence_and_code_2(script: Script, flags: list[str], sentence: str) -> None:

@@ -68,7 +68,7 @@ vocabulary      248,320 tokens
 special tokens  eos 248046 <|im_end|>
 chat template   yes
 
-What the file allows (this version of pyclover runs: plain)
+What the file allows
 plain            yes
 draft-self       no   no mask token
 block diffusion  no   no mask token
