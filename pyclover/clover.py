@@ -18,7 +18,7 @@ from pyclover.engine.model import Model, ModelInfo, Progress
 from pyclover.engine.results import Completion, MemoryUse, Score, TextPiece
 from pyclover.engine.sampling import Sampling, sampling_from
 from pyclover.engine.speculation import BlockDiffusion, DraftSelf, Speculation
-from pyclover.errors import ModelNotFoundError, PathLike, UsageError
+from pyclover.errors import ModelNotFoundError, PathLike, TemplateError, UsageError
 from pyclover.files.sample import sample_path
 
 Prompt = str | Sequence[int]
@@ -249,6 +249,39 @@ class Clover:
         A call that begins afterwards is not stopped.
         """
         self._context.cancel()
+
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja text of the file's chat template; None when it has none."""
+        template = self._model.file.headers[0].metadata.get("tokenizer.chat_template")
+        return template if isinstance(template, str) else None
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        thinking: bool | None = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """The prompt of a conversation, as the model's chat template writes it.
+
+        Args:
+            messages: {"role": "system" | "user" | "assistant" | "tool", "content": …}.
+            tools: functions that the model may call, described as in OpenAI's API.
+            thinking: whether the model shall think before it answers; None: as the template has it.
+            add_generation_prompt: end with the opening of the answer.
+
+        Raises:
+            TemplateError: no template, a damaged one, or one that refuses the messages.
+        """
+        from pyclover.chat.template import render
+
+        source = self.chat_template
+        if source is None:
+            raise TemplateError(f"{self.path} has no chat template: write the whole prompt yourself")
+        variables = {} if thinking is None else {"enable_thinking": thinking}
+        return render(source, messages, tools=tools, add_generation_prompt=add_generation_prompt, **variables)
 
     # ---- numbers --------------------------------------------------------------------------------------------------
 

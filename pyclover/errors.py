@@ -138,6 +138,10 @@ class SpeculationUnavailableError(CloverError):
     """The model can neither draft nor generate by blocks; the message says what its file lacks."""
 
 
+class TemplateError(CloverError, ValueError):
+    """A chat template that is missing or damaged, or that refuses the messages."""
+
+
 class GrammarError(CloverError, ValueError):
     """A grammar or JSON schema that cannot be used."""
 

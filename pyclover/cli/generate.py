@@ -72,6 +72,20 @@ CANCELLED = 130
     help=r"Read \n, \t, \x41 and the like in -p and -r as the characters meant. [default: --escape]",
 )
 @click.option(
+    "--chat",
+    is_flag=True,
+    help="The prompt is a question: put it into the model's chat template as the user's turn.",
+)
+@click.option(
+    "-rea",
+    "--reasoning",
+    "thinking",
+    default="auto",
+    type=on_off_auto,
+    metavar="on|off|auto",
+    help="With --chat: whether the model thinks before it answers; auto: as its template has it. [default: auto]",
+)
+@click.option(
     "--display-prompt/--no-display-prompt",
     "display_prompt",
     default=False,
@@ -103,6 +117,8 @@ def generate(
     max_tokens: int,
     stop: tuple[str, ...],
     escape: bool,
+    chat: bool,
+    thinking: bool | Literal["auto"],
     display_prompt: bool,
     color: bool | Literal["auto"],
     quiet: bool,
@@ -116,6 +132,8 @@ def generate(
     """
     if quiet and as_json:
         raise click.UsageError("--quiet and --json exclude each other.")
+    if thinking != "auto" and not chat:
+        raise click.UsageError("--reasoning belongs to --chat.")
     speculation = speculation_from(options.SPECULATION.given(values), options.DIFFUSION.given(values))
     out = Output("json" if as_json else "quiet" if quiet else "table", color=None if color == "auto" else color)
     text = read_prompt(prompt, prompt_file, escape=escape)
@@ -137,6 +155,9 @@ def generate(
             out.talk("note: no -m given, so this is the sample model: random weights, its text is noise.")
         for warning in clover.warnings:
             out.warn(warning)
+        if chat:
+            question = [{"role": "user", "content": text}]
+            text = clover.apply_chat_template(question, thinking=None if thinking == "auto" else thinking)
         request = dict(max_tokens=None if max_tokens < 0 else max_tokens, stop=tuple(stops), **sampling)
         if speculation is not None:
             request["speculation"] = speculation

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -118,7 +120,8 @@ def test_speculative_simple_writes_what_the_reference_does(
             assert m.detokenize(tokens) in done.stdout
 
 
-def test_eight_clients_two_of_which_leave() -> None:
+@pytest.mark.parametrize("cache", ["--kv-unified", "--no-kv-unified"])
+def test_eight_clients_two_of_which_leave(cache: str) -> None:
     name = "tiny_a_preview"
     with pyclover.Clover(FOLDER / f"{name}.gguf", n_ctx=64, n_threads=1) as m:
         texts = ["The quick brown fox", "a", "blocks of text and numbers", "12 + 7 =", "over the lazy dog", "x y z"]
@@ -129,7 +132,7 @@ def test_eight_clients_two_of_which_leave() -> None:
 
     # a block's rows share a pass with those of other requests, which rounds otherwise: F32 keeps the tokens the same
     got: list[list[int] | None] = [None] * N_CLIENTS
-    with server(name, "-np", "4", "-c", "4096", *drafting(7)) as port:
+    with server(name, "-np", "4", "-c", "4096", cache, *drafting(7)) as port:
 
         def client(i: int) -> None:
             got[i] = ask(port, request(ids[i], lengths[i]), timeout=120)["tokens"]
@@ -151,6 +154,27 @@ def test_eight_clients_two_of_which_leave() -> None:
             if i not in (2, 5):
                 assert got[i] == alone[i], i
         assert ask(port, request(ids[0], lengths[0]))["tokens"] == alone[0]
+
+
+# the published quick start's flags; only the model's path is another
+QUICK_START = """-p Hello -n 48 -c 1024 -b 512 -ub 256 -ngl 99 -t 1 -tb 1 --temp 0 --top-k 40 --top-p 0.95 --min-p 0.05
+    --seed 1 -ctk f32 -ctv f32 --flash-attn off --spec-type draft-self --spec-draft-n-max 15
+    --spec-accept-ratio 0.9 --spec-accept-delta 0.6""".split()
+
+
+def test_the_quick_start_runs_word_for_word() -> None:
+    model = ["-m", str(FOLDER / "tiny_b_preview.gguf")]
+    ours = [sys.executable, "-m", "pyclover.cli.main", "generate", *model, *QUICK_START, "--color", "-q"]
+    theirs = [str(programs()["llama-speculative-simple"]), *model, *QUICK_START, "--color", "off"]
+    env = {**os.environ, "NO_COLOR": "1"}
+    done = [
+        subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=60, check=False, env=env)
+        for command in (ours, theirs)
+    ]
+    assert [d.returncode for d in done] == [0, 0], done
+    text = done[0].stdout.rstrip("\n")
+    assert len(text) > 40
+    assert text in done[1].stdout
 
 
 def run_program(program: str, *args: str) -> subprocess.CompletedProcess[str]:
