@@ -1,4 +1,5 @@
 // Sampler chains.
+#include "grammar.hpp"
 #include "internal.hpp"
 #include "json-schema-to-grammar.h"
 
@@ -14,7 +15,12 @@ std::string grammar_of_schema(const char * json_schema) {
     } catch (const assertion &) {
         throw;
     } catch (const std::exception & e) {
-        throw error(PC_BAD_GRAMMAR, std::string("the JSON schema cannot be turned into a grammar: ") + e.what());
+        std::string why = e.what(); // "JSON schema conversion failed:\nJSON schema error at #: ..."
+        for (const char * introduction : { "conversion failed:\n", "JSON schema error " }) {
+            const size_t found = why.find(introduction);
+            why = found == std::string::npos ? why : why.substr(found + std::strlen(introduction));
+        }
+        throw error(PC_BAD_GRAMMAR, "the JSON schema cannot be turned into a grammar: " + why);
     }
 }
 
@@ -51,13 +57,9 @@ common_params_sampling translated(const pc_model * model, const pc_sampler_param
             }
         }
     }
-    if (p.grammar != nullptr && p.json_schema != nullptr) {
-        throw error(PC_BAD_ARGUMENT, "grammar and json_schema exclude each other");
-    }
     if (p.grammar != nullptr) {
+        grammar_check::run(model->vocab, p.grammar);
         out.grammar = { COMMON_GRAMMAR_TYPE_USER, p.grammar };
-    } else if (p.json_schema != nullptr) {
-        out.grammar = { COMMON_GRAMMAR_TYPE_USER, grammar_of_schema(p.json_schema) };
     }
     return out;
 }
@@ -117,6 +119,10 @@ extern "C" int pc_sampler_accept(pc_sampler * sampler, const int32_t * tokens, s
             common_sampler_accept(sampler->sampler, tokens[i], false); // false: not generated, the grammar starts after it
         }
     });
+}
+
+extern "C" int pc_grammar_check(const char * grammar) {
+    return guarded([&] { grammar_check::run(nullptr, required(grammar, "grammar")); });
 }
 
 extern "C" int pc_schema_to_grammar(const char * json_schema, pc_buffer * out) {

@@ -28,7 +28,6 @@ typedef struct pc_sampler_params {
     uint32_t seed;              /* 0xFFFFFFFF: a random one */
     int32_t ignore_eos;         /* 0 or 1: end tokens are never chosen */
     const char * grammar;       /* GBNF, or NULL */
-    const char * json_schema;   /* JSON text, or NULL; not both */
     const int32_t * bias_tokens;
     const float * bias_values;
     size_t n_bias;
@@ -40,7 +39,11 @@ void pc_sampler_free(pc_sampler * sampler);
 /* Seed in use, also when a random one was asked for. */
 int pc_sampler_seed(const pc_sampler * sampler, uint32_t * out);
 
-/* GBNF grammar of a JSON schema. */
+/* What pc_sampler_create() checks of a grammar that names no tokens by their text, without a model. Repetitions must have
+ * been checked before: some make the parser loop for ever. */
+int pc_grammar_check(const char * grammar);
+
+/* GBNF grammar of a JSON schema; a pattern that cannot be one becomes "any string", with a line on standard error. */
 int pc_schema_to_grammar(const char * json_schema, pc_buffer * out);
 /* cffi: end */
 

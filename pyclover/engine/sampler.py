@@ -2,12 +2,53 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
-from pyclover._native import check, ffi, lib
+from pyclover._native import buffer, check, ffi, lib, taken
+from pyclover.engine import grammar
 from pyclover.engine.handle import Handle
 from pyclover.engine.model import Model, as_tokens
 from pyclover.engine.sampling import Sampling
+from pyclover.errors import GrammarError, UsageError, shortened
+
+# Logits divided by less leave the range of 32-bit numbers.
+LOWEST_TEMPERATURE = 1e-30
+
+
+def schema_grammar(schema: str) -> str:
+    """The GBNF grammar of a checked JSON schema.
+
+    Raises:
+        GrammarError: a schema or a pattern in it that cannot be one.
+    """
+
+    def converted(text: str) -> str:
+        with buffer() as out:
+            check(lib.pc_schema_to_grammar(ffi.new("char[]", text.encode()), out))
+            return taken(out).decode("utf-8", "replace")
+
+    for pattern in grammar.patterns(schema):
+        # llama.cpp replaces what it cannot convert by any string, and goes on
+        if "root ::= string\n" in converted(json.dumps({"type": "string", "pattern": pattern})):
+            raise GrammarError(f"the pattern {shortened(pattern)} cannot be turned into a grammar: write it otherwise")
+    return converted(schema)
+
+
+def grammar_of(settings: Sampling) -> str | None:
+    """The grammar that the text has to follow, checked as far as that goes without a model.
+
+    Raises:
+        GrammarError: it cannot be used.
+    """
+    schema = settings.schema_text()
+    text = settings.grammar if schema is None else schema_grammar(schema)
+    if text is None:
+        return None
+    what, nesting = ("the grammar", grammar.MAX_NESTING) if schema is None else ("the grammar of the JSON schema", 1024)
+    if not grammar.check_grammar(text, what=what, max_nesting=nesting):
+        check(lib.pc_grammar_check(ffi.new("char[]", text.encode())))
+    return text
 
 
 class Sampler:
@@ -28,18 +69,24 @@ class Sampler:
             "dry_penalty_last_n", "ignore_eos",
         ):  # fmt: skip
             setattr(params, name, getattr(settings, name))
+        if settings.temperature < LOWEST_TEMPERATURE:
+            params.temperature = 0.0
         for name in ("repeat_last_n", "dry_penalty_last_n"):
             if getattr(settings, name) < 0:
                 setattr(params, name, n_ctx)
         params.seed = settings.native_seed
-        schema = settings.schema_text()
+        for token in settings.logit_bias:
+            if token >= model.info.n_vocab:
+                raise UsageError(
+                    f"logit_bias names token {token}, which is not in the vocabulary of {model.info.n_vocab}",
+                    option="logit_bias",
+                )
+        text = grammar_of(settings)
         # C reads these during the call only; the names keep them alive until then
-        grammar_c = ffi.new("char[]", settings.grammar.encode()) if settings.grammar is not None else ffi.NULL
-        schema_c = ffi.new("char[]", schema.encode()) if schema is not None else ffi.NULL
+        grammar_c = ffi.new("char[]", text.encode()) if text is not None else ffi.NULL
         bias_tokens = as_tokens(list(settings.logit_bias))
-        bias_values = ffi.new("float[]", list(settings.logit_bias.values()))
+        bias_values = ffi.new("float[]", [float(bias) for bias in settings.logit_bias.values()])
         params.grammar = grammar_c
-        params.json_schema = schema_c
         params.bias_tokens, params.bias_values, params.n_bias = bias_tokens, bias_values, len(settings.logit_bias)
         out = ffi.new("pc_sampler **")
         with model.handle as native_model:

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from numbers import Real
 from typing import Any
 
-from pyclover.errors import GrammarError, UsageError
+from pyclover import arguments
+from pyclover.engine.grammar import check_grammar, schema_text
+from pyclover.errors import UsageError, shortened
 
 RANDOM_SEED = 0xFFFFFFFF
-MAX_GRAMMAR_BYTES = 1 << 20
-# Grammar and schema are read by recursive code: deeper ones could exhaust the stack.
-MAX_NESTING = 128
-
-
-def _nesting(text: str, opening: str, closing: str) -> int:
-    depth = deepest = 0
-    for c in text:
-        if c in opening:
-            depth += 1
-            deepest = max(deepest, depth)
-        elif c in closing:
-            depth -= 1
-    return deepest
+MAX_BIAS = 1e30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +21,7 @@ class Sampling:
     """Settings of the sampler chain.
 
     Attributes:
-        temperature: 0 (or less) always takes the most probable token.
+        temperature: 0 (or less than 1e-30) always takes the most probable token.
         top_k: the k most probable tokens, 0 for all. top_p, min_p, typical_p: 1, 0 and 1 turn them off.
         repeat_penalty (1 is off), frequency_penalty, presence_penalty: over the last repeat_last_n tokens (-1: all).
         dry_multiplier: 0 turns the DRY repetition penalty off.
@@ -63,17 +52,22 @@ class Sampling:
 
     def __post_init__(self) -> None:
         self._check_numbers()
-        self._check_grammar()
-        for token, bias in self.logit_bias.items():
-            if math.isnan(bias) or bias == math.inf:
+        arguments.boolean("ignore_eos", self.ignore_eos)
+        self._check_bias()
+        if self.grammar is not None and self.json_schema is not None:
+            raise UsageError("grammar and json_schema exclude each other: give one of them", option="json_schema")
+        if self.grammar is not None:
+            if not isinstance(self.grammar, str):
                 raise UsageError(
-                    f"logit_bias of token {token} is {bias}: use a finite number or -inf", option="logit_bias"
+                    f"grammar is of type {type(self.grammar).__name__}: it must be a str", option="grammar"
                 )
+            check_grammar(self.grammar)
+        self.schema_text()
 
     def _check_numbers(self) -> None:
         bounds: dict[str, tuple[float, float]] = {
             "temperature": (-math.inf, 1e4), "top_p": (0, 1), "min_p": (0, 1), "typical_p": (0, 1),
-            "frequency_penalty": (-100, 100), "presence_penalty": (-100, 100),
+            "repeat_penalty": (1e-3, 1e3), "frequency_penalty": (-100, 100), "presence_penalty": (-100, 100),
             "dry_multiplier": (0, 100), "dry_base": (0, 100),
             "top_k": (-(2**31), 2**31 - 1), "repeat_last_n": (-1, 2**31 - 1),
             "dry_allowed_length": (0, 2**31 - 1), "dry_penalty_last_n": (-1, 2**31 - 1),
@@ -83,52 +77,45 @@ class Sampling:
             integer = name in ("top_k", "repeat_last_n", "dry_allowed_length", "dry_penalty_last_n")
             if isinstance(value, bool) or not isinstance(value, int if integer else (int, float)):
                 raise UsageError(
-                    f"{name} must be {'an integer' if integer else 'a number'}, not {value!r}", option=name
+                    f"{name} must be {'an integer' if integer else 'a number'}, not {shortened(value)}", option=name
                 )
             if not low <= value <= high:
-                limits = f"between {low:g} and {high:g}" if math.isfinite(low) else f"at most {high:g}"
-                raise UsageError(f"{name} is {value}: it must be {limits}", option=name)
-        if not 1e-3 <= self.repeat_penalty <= 1e3:
+                limits = f"between {low} and {high}" if math.isfinite(low) else f"at most {high}"
+                raise UsageError(f"{name} is {shortened(value)}: it must be {limits}", option=name)
+        seed = self.seed
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not -1 <= seed <= RANDOM_SEED):
             raise UsageError(
-                f"repeat_penalty is {self.repeat_penalty}: it must be between 0.001 and 1000", option="repeat_penalty"
-            )
-        if self.seed is not None and not -1 <= self.seed <= RANDOM_SEED:
-            raise UsageError(
-                f"seed is {self.seed}: it must be between 0 and {RANDOM_SEED - 1}, or -1 for a random one",
+                f"seed is {shortened(seed)}: it must be an integer between 0 and {RANDOM_SEED - 1}, or -1 for a random "
+                "one",
                 option="seed",
             )
 
-    def _check_grammar(self) -> None:
-        if self.grammar is not None and self.json_schema is not None:
-            raise UsageError("grammar and json_schema exclude each other: give one of them", option="json_schema")
-        if self.grammar is not None:
-            if not self.grammar.strip():
-                raise GrammarError("the grammar is empty")
-            if len(self.grammar) > MAX_GRAMMAR_BYTES or _nesting(self.grammar, "(", ")") > MAX_NESTING:
-                raise GrammarError(
-                    f"the grammar is too large: at most {MAX_GRAMMAR_BYTES} characters and {MAX_NESTING} nested groups"
-                )
-        schema = self.schema_text()
-        if schema is not None and (len(schema) > MAX_GRAMMAR_BYTES or _nesting(schema, "{[", "}]") > MAX_NESTING):
-            raise GrammarError(
-                f"the JSON schema is too large: at most {MAX_GRAMMAR_BYTES} characters and {MAX_NESTING} levels"
+    def _check_bias(self) -> None:
+        if not isinstance(self.logit_bias, Mapping):
+            raise UsageError(
+                f"logit_bias is {shortened(self.logit_bias)}: it must be a dict of token ids and numbers",
+                option="logit_bias",
             )
+        for token, bias in self.logit_bias.items():
+            if isinstance(token, bool) or not hasattr(token, "__index__") or not 0 <= token <= 2**31 - 1:
+                raise UsageError(
+                    f"logit_bias has {shortened(token)} for a token: it must be a token id", option="logit_bias"
+                )
+            fine = isinstance(bias, Real) and not isinstance(bias, bool)
+            if not fine or not (-MAX_BIAS <= bias <= MAX_BIAS or bias == -math.inf):
+                raise UsageError(
+                    f"logit_bias of token {token} is {shortened(bias)}: it must be a number between -1e30 and 1e30, or "
+                    "-inf",
+                    option="logit_bias",
+                )
 
     def schema_text(self) -> str | None:
         """The JSON schema as text.
 
         Raises:
-            GrammarError: it is not JSON.
+            GrammarError: it is not JSON, or asks for what cannot be honoured.
         """
-        if self.json_schema is None:
-            return None
-        try:
-            if isinstance(self.json_schema, str):
-                json.loads(self.json_schema)
-                return self.json_schema
-            return json.dumps(self.json_schema)
-        except (ValueError, TypeError, RecursionError) as e:
-            raise GrammarError(f"the JSON schema is not valid JSON: {e}") from None
+        return None if self.json_schema is None else schema_text(self.json_schema)
 
     @property
     def native_seed(self) -> int:
