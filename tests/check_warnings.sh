@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 llama=build/llama.cpp
-flags=(-std=c++17 -Wall -Wextra -Werror -fsyntax-only -Icsrc)
+flags=(-std=c++17 -Wall -Wextra -Werror -fsyntax-only -Icsrc -iquote csrc/llama)
 for folder in include ggml/include common src; do
     flags+=(-isystem "$llama/$folder")
 done
@@ -11,6 +11,8 @@ for source in csrc/*.cpp; do
     echo "$source"
     "${CXX:-g++}" "${flags[@]}" "$source"
 done
-# lies in llama.cpp's source folder while it is compiled there
-echo csrc/llama/clover-moe.cpp
-"${CXX:-g++}" "${flags[@]}" -isystem "$llama/src/models" -iquote csrc/llama csrc/llama/clover-moe.cpp
+# these lie in llama.cpp's source folders while they are compiled there
+for source in csrc/llama/*.cpp; do
+    echo "$source"
+    "${CXX:-g++}" "${flags[@]}" -isystem "$llama/src/models" "$source"
+done

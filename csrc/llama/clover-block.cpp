@@ -156,7 +156,7 @@ ggml_tensor * clover_graph_block::block_softmax(const gdn_heads & heads, int il)
         scale = ggml_softplus(ctx0, scale);
     }
     ggml_tensor * logits = ggml_mul_mat(ctx0, k, q); // [n_rows of k, n_rows of q, n_vheads, n_seqs]
-    ggml_mul_mat_set_prec(logits, GGML_PREC_F32);
+    ggml_prec_set_acc(logits, GGML_PREC_F32);
     logits = ggml_mul(ctx0, logits, scale);
     ggml_tensor * history = ggml_repeat_4d(ctx0, per_head(layer.ssm_bd_history_bias), 1, n_rows, n_vheads, n_seqs);
     ggml_tensor * weights = ggml_soft_max(ctx0, ggml_concat(ctx0, logits, history, 0));
@@ -174,7 +174,7 @@ ggml_tensor * clover_graph_block::block_softmax(const gdn_heads & heads, int il)
     state = ggml_get_rows(ctx0, state, inp->state_rows);
     state = ggml_reshape_4d(ctx0, state, n_dim, n_dim, n_vheads, n_seqs);
     ggml_tensor * read = ggml_mul_mat(ctx0, state, q);
-    ggml_mul_mat_set_prec(read, GGML_PREC_F32);
+    ggml_prec_set_acc(read, GGML_PREC_F32);
     if (block.history_query == CLOVER_HISTORY_SCALED) {
         read = ggml_scale(ctx0, read, 1.0f / sqrtf(float(n_dim)));
     }

@@ -1,4 +1,5 @@
-#pragma once
+#ifndef CLOVER_DRAFT_H
+#define CLOVER_DRAFT_H
 
 // Drafts from block passes, and when a target accepts them. Shared by common/speculative and by bindings.
 
@@ -46,3 +47,5 @@ struct clover_relaxed {
 };
 const char * clover_relaxed_error(const clover_relaxed & relaxed); // nullptr: nothing is wrong
 bool clover_accepts(const float * logits, int32_t n_vocab, llama_token token, const clover_relaxed & relaxed);
+
+#endif

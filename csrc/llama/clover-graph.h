@@ -1,4 +1,5 @@
-#pragma once
+#ifndef CLOVER_GRAPH_H
+#define CLOVER_GRAPH_H
 
 // What the two graphs of clover_moe share, and the graphs.
 
@@ -74,3 +75,5 @@ struct clover_graph_block : public clover_graph {
     const clover_block_params & block;
     clover_block_input * inp = nullptr;
 };
+
+#endif

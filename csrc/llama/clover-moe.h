@@ -1,4 +1,5 @@
-#pragma once
+#ifndef CLOVER_MOE_H
+#define CLOVER_MOE_H
 
 // Architecture "clover_moe" (Clover-35B-A3B and relatives). Included at the end of models.h.
 
@@ -24,3 +25,5 @@ struct llama_model_clover_moe : public llama_model_base {
     void load_layer(llama_model_loader & ml, int il);
     void load_preview_tensors(llama_model_loader & ml, int il);
 };
+
+#endif

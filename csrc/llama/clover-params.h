@@ -1,4 +1,5 @@
-#pragma once
+#ifndef CLOVER_PARAMS_H
+#define CLOVER_PARAMS_H // not a pragma: the compiler may meet this file at two places, here and in llama.cpp's tree
 
 // How the block pass of clover_moe computes. What nothing public settles is a value here, so that it can change without
 // another design: these defaults, then the file's metadata (clover_moe.diffusion.*), then the context's own.
@@ -89,3 +90,5 @@ inline const char * clover_block_params_error(const clover_block_params & p, uin
     }
     return nullptr;
 }
+
+#endif

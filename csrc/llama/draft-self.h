@@ -1,4 +1,5 @@
-#pragma once
+#ifndef DRAFT_SELF_H
+#define DRAFT_SELF_H
 
 // Type "draft-self" of common/speculative: the target drafts by itself with block passes. Included by speculative.cpp,
 // after what it derives from.
@@ -76,3 +77,5 @@ struct common_speculative_impl_draft_self : public common_speculative_impl {
     clover_draft_params params;
     int32_t n_min;
 };
+
+#endif

@@ -1,4 +1,5 @@
-#pragma once
+#ifndef LLAMA_CLOVER_H
+#define LLAMA_CLOVER_H
 
 // Block pass of clover_moe: what llama.cpp's C interface lacks. C++, like llama-ext.h.
 
@@ -23,3 +24,5 @@ void llama_clover_set_block_params(llama_context * ctx, const clover_block_param
 // the positions that follow its last one, and holds at least one token.
 // Returns 0, 1 (no free cells), 2 (aborted), or less than 0 for other errors.
 int32_t llama_clover_process_block(llama_context * ctx, llama_batch_ext * batch);
+
+#endif

@@ -157,9 +157,14 @@ def test_eight_clients_two_of_which_leave(cache: str) -> None:
 
 
 # the published quick start's flags; only the model's path is another
-QUICK_START = """-p Hello -n 48 -c 1024 -b 512 -ub 256 -ngl 99 -t 1 -tb 1 --temp 0 --top-k 40 --top-p 0.95 --min-p 0.05
-    --seed 1 -ctk f32 -ctv f32 --flash-attn off --spec-type draft-self --spec-draft-n-max 15
-    --spec-accept-ratio 0.9 --spec-accept-delta 0.6""".split()
+# fmt: off
+QUICK_START = [
+    "-p", "Hello", "-n", "48", "-c", "1024", "-b", "512", "-ub", "256", "-ngl", "99", "-t", "1", "-tb", "1",
+    "--temp", "0", "--top-k", "40", "--top-p", "0.95", "--min-p", "0.05", "--seed", "1", "-ctk", "f32", "-ctv", "f32",
+    "--flash-attn", "off", "--spec-type", "draft-self", "--spec-draft-n-max", "15",
+    "--spec-accept-ratio", "0.9", "--spec-accept-delta", "0.6",
+]
+# fmt: on
 
 
 def test_the_quick_start_runs_word_for_word() -> None:
