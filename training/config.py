@@ -35,6 +35,8 @@ class ModelConfig:
     block_length: int = 8  # of block diffusion, written to the file; 1 to 32
     mask_token: int = -1  # set from the tokenizer
     coreset: int = 0  # experts that a block may use in the preview pass; 0 = all
+    coreset_share: float = 0.0  # the other rule: by the share of the rows' votes that they hold; 0 = off
+    coreset_min: int = 16  # with a share: at least so many
 
     def is_linear(self, layer: int) -> bool:
         return (layer + 1) % self.interval != 0

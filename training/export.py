@@ -128,6 +128,8 @@ def hf_config(c: ModelConfig, end: int, pad: int) -> dict[str, Any]:
         "block_length": c.block_length,
         "shift_logits": False,
         "expert_coreset": c.coreset,
+        "expert_coreset_share": c.coreset_share,
+        "expert_coreset_min": c.coreset_min,
     }
 
 

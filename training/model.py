@@ -51,11 +51,27 @@ def kept_experts(r: Tensor, rows: Tensor, count: int) -> Tensor:
     return torch.zeros(r.shape[0], r.shape[2], dtype=torch.bool).scatter_(1, order, True)[:, None]
 
 
-def mixture(mlp: Experts, x: Tensor, rows: Tensor, coreset: int) -> Tensor:
+def kept_by_share(r: Tensor, rows: Tensor, n_used: int, share: float, least: int) -> Tensor:
+    """The other rule: each row votes with its best n_used probabilities, and the fewest experts that hold the share of
+    all votes are kept, at least `least`, never one without a vote."""
+    top = torch.sort(r, dim=-1, descending=True, stable=True).indices[..., :n_used]
+    voted = torch.zeros_like(r).scatter_(-1, top, r.gather(-1, top))
+    votes = torch.sort((voted * rows[..., None]).sum(1), dim=-1, descending=True, stable=True)
+    better = votes.values.cumsum(-1) - votes.values
+    place = torch.arange(r.shape[-1])
+    keep = (better < share * votes.values.sum(-1, keepdim=True) - 1e-12) | (place < max(least, n_used))
+    keep &= votes.values > 0
+    return torch.zeros_like(keep).scatter_(1, votes.indices, keep)[:, None]
+
+
+def mixture(mlp: Experts, x: Tensor, rows: Tensor, restricted: bool) -> Tensor:
+    """The experts' part; `restricted`: to the coreset of the configuration, as in a preview."""
     c = mlp.c
     r = torch.softmax(F.linear(x, mlp.router), dim=-1)
-    if coreset:
-        r = r.masked_fill(~kept_experts(r, rows, coreset), 0.0)
+    if restricted and c.coreset_share:
+        r = r.masked_fill(~kept_by_share(r, rows, c.n_used, c.coreset_share, c.coreset_min), 0.0)
+    elif restricted and c.coreset:
+        r = r.masked_fill(~kept_experts(r, rows, c.coreset), 0.0)
     top = torch.sort(r, dim=-1, descending=True, stable=True)
     chosen = top.values[..., : c.n_used]
     w = torch.zeros_like(r).scatter(-1, top.indices[..., : c.n_used], chosen / chosen.sum(-1, keepdim=True))
@@ -131,7 +147,7 @@ def run(model: Clover, cache: Cache, ids: Tensor, count: Tensor, preview: bool) 
             y, new = attention(layer.mixer, h, a, b, cache.n, count, preview)
         layers.append(new)
         x = x + y
-        x = x + mixture(layer.mlp, rms(x, layer.post_norm, c.eps), real, c.coreset if preview else 0)
+        x = x + mixture(layer.mlp, rms(x, layer.post_norm, c.eps), real, restricted=preview)
     logits = F.linear(rms(x, model.norm, c.eps), model.embed)
     return logits, cache if preview else replace(cache, n=cache.n + count, layers=tuple(layers))
 

@@ -46,6 +46,7 @@ def reference_model(model: Clover) -> tuple[dict[str, Any], dict[str, np.ndarray
         "ssm.state_size": c.state, "ssm.group_count": c.groups, "ssm.time_step_rank": c.rank,
         "ssm.conv_kernel": c.conv, "block_count": c.n_layer, "full_attention_interval": c.interval,
         "expert_used_count": c.n_used, "expert_shared_count": 1, "diffusion.expert_coreset": c.coreset,
+        "diffusion.expert_coreset_share": c.coreset_share, "diffusion.expert_coreset_min": c.coreset_min,
         "tokenizer.ggml.mask_token_id": c.mask_token,
     }  # fmt: skip
     t = {"token_embd.weight": model.embed, "output_norm.weight": model.norm}
@@ -79,10 +80,10 @@ def padded(rows: list[list[int]]) -> tuple[Any, Any]:
     return torch.tensor([r + [0] * (width - len(r)) for r in rows]), torch.tensor([len(r) for r in rows])
 
 
-@pytest.mark.parametrize("coreset", [0, 3])
-def test_decode_and_preview_equal_the_reference(reference: ModuleType, coreset: int) -> None:
+@pytest.mark.parametrize("coreset", [{}, {"coreset": 3}, {"coreset_share": 0.4, "coreset_min": 2}], ids=str)
+def test_decode_and_preview_equal_the_reference(reference: ModuleType, coreset: dict[str, float]) -> None:
     """Ragged batch, two decodes in a row, a preview between them that must change nothing."""
-    model = make(ModelConfig(**{**SMALL.__dict__, "coreset": coreset}))
+    model = make(ModelConfig(**{**SMALL.__dict__, **coreset}))
     first, second = sequences(1, [9, 1, 5]), sequences(2, [2, 4, 3])
     blocks = [[7, 60, 60, 3, 60], [60] * 8, [1]]
     ids, count = padded(first)
@@ -156,7 +157,7 @@ def test_sparse_experts_have_the_gradient_of_dense_ones() -> None:
     x = torch.randn(37, SMALL.n_embd, requires_grad=True)
     names = [n for n, _ in mlp.named_parameters()]
     probe = torch.randn(37, SMALL.n_embd)
-    dense = mixture(mlp, x[None], torch.ones(1, 37, dtype=torch.bool), 0)[0]
+    dense = mixture(mlp, x[None], torch.ones(1, 37, dtype=torch.bool), restricted=False)[0]
     packed, _ = sparse.mixture(mlp, x)
     torch.testing.assert_close(packed, dense, rtol=0, atol=1e-5)
     sources = [x, *mlp.parameters()]
