@@ -1,8 +1,8 @@
 """Compares three implementations on a trained model: PyTorch, the numpy reference and the native build, all in F32.
 
-`python -m training.compare --out build/tiny` exports OUT/tiny-f32.gguf and prints the greatest difference of logits over
-20 held-out prompts with their greedy answers: of every row in causal decoding, and of every row of previews of 8, 16
-and 32 rows behind each prompt. Needs pyclover installed beside torch.
+`python -m training.compare --out build/tiny` exports OUT/tiny-f32.gguf and prints the greatest difference of logits
+over 20 held-out prompts with their greedy answers: of every row in causal decoding, and of every row of previews of 8,
+16 and 32 rows behind each prompt. Needs pyclover installed beside torch.
 """
 
 from __future__ import annotations
