@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -11,14 +11,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pyclover import arguments
 from pyclover.engine import blocks, generate, state
 from pyclover.engine.blocks import BlockParams
 from pyclover.engine.context import Context, ContextOptions, FlashAttention
 from pyclover.engine.model import Model, ModelInfo, Progress
+from pyclover.engine.pieces import Pieces
 from pyclover.engine.results import Completion, MemoryUse, Score, TextPiece
 from pyclover.engine.sampling import Sampling, sampling_from
 from pyclover.engine.speculation import BlockDiffusion, DraftSelf, Speculation
-from pyclover.errors import ModelNotFoundError, PathLike, TemplateError, UsageError
+from pyclover.engine.threads import usable_processors
+from pyclover.errors import ModelNotFoundError, PathLike, TemplateError, UsageError, shortened
 from pyclover.files.sample import sample_path
 
 Prompt = str | Sequence[int]
@@ -30,11 +33,25 @@ def find_model(model: PathLike) -> Path:
     Raises:
         ModelNotFoundError: there is no such file, and the name is none that this version knows.
     """
-    name = os.fspath(model)
+    path = arguments.path("model", model)
+    name = os.fspath(path) if isinstance(model, os.PathLike) else model
     if name == "tiny":
         return sample_path()
-    path = Path(name).expanduser()
-    if path.exists():
+    try:
+        path = path.expanduser()
+        os.stat(path)
+    except RuntimeError:
+        user = name.split("/")[0]
+        raise ModelNotFoundError(f"{name}: there is no home folder of {user}; give the whole path", path=name) from None
+    except (FileNotFoundError, NotADirectoryError):
+        if path.is_symlink():
+            raise ModelNotFoundError(
+                f"{name} is a link to {os.readlink(path)}, where nothing is: correct the link, or give the file's path",
+                path=name,
+            ) from None
+    except OSError as e:  # a name that is too long, links in a circle, a folder that may not be entered
+        raise ModelNotFoundError(f"{name}: {e.strerror or e}; check the path", path=name) from None
+    else:
         return path
     if name == "auto" or (name.count("/") == 1 and not name.startswith((".", "~", "/")) and not name.endswith(".gguf")):
         raise ModelNotFoundError(
@@ -45,6 +62,17 @@ def find_model(model: PathLike) -> Path:
     raise ModelNotFoundError(
         f'there is no file {name}: give the path of a GGUF file, or "tiny" for the built-in sample', path=name
     )
+
+
+def check_stops(stop: str | Sequence[str]) -> tuple[str, ...]:
+    """The stop strings; raises UsageError for what is none."""
+    if not isinstance(stop, (str, list, tuple, set, frozenset)):
+        raise UsageError(f"stop is {shortened(stop)}: it must be a str or a sequence of them", option="stop")
+    stops = (stop,) if isinstance(stop, str) else tuple(stop)
+    for text in stops:
+        if not arguments.text("stop", text):
+            raise UsageError("stop has an empty str, which would end every text at once: leave it out", option="stop")
+    return stops
 
 
 def check_speculation(speculation: Speculation, settings: Sampling, given: Mapping[str, Any]) -> None:
@@ -78,7 +106,7 @@ class Clover:
         n_batch, n_ubatch: prompt tokens handed over, and computed, at once.
         n_threads, n_threads_batch: for single tokens and for prompts; None: the physical cores, or 1 for a model of
             less than 32 MiB.
-        n_gpu_layers: layers to keep on GPUs, negative for all.
+        n_gpu_layers: layers to keep on GPUs, -1 for all.
         flash_attn: True, False or "auto".
         cache_type_k, cache_type_v: type of the KV cache: "f32", "f16", "bf16", "q8_0", …
         n_rs_seq: states of Clover's recurrent memory kept for taking back drafted tokens: with as many as a draft has,
@@ -157,9 +185,19 @@ class Clover:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is odd about the file and the settings, one sentence each."""
+        warnings = list(self._model.file.warnings)
         n_train = self.info.n_ctx_train
-        too_long = f"n_ctx is {self.n_ctx}, but the model was trained for {n_train} tokens: text beyond may be poor"
-        return tuple(self._model.file.warnings) + ((too_long,) if self.n_ctx > n_train else ())
+        if self.n_ctx > n_train:
+            warnings.append(
+                f"n_ctx is {self.n_ctx}, but the model was trained for {n_train} tokens: text beyond may be poor"
+            )
+        n_threads, n_usable = max(self._context.n_threads, self._context.n_threads_batch), usable_processors()
+        if n_threads > n_usable:
+            warnings.append(
+                f"{n_threads} threads were asked for, and {n_usable} processors are usable here: it may be many times "
+                f"slower than with n_threads={n_usable} (-t)"
+            )
+        return tuple(warnings)
 
     # ---- text -----------------------------------------------------------------------------------------------------
 
@@ -177,8 +215,10 @@ class Clover:
         return self._model.detokenize(tokens, special=special)
 
     def _prompt_tokens(self, prompt: Prompt) -> list[int]:
-        if isinstance(prompt, (bytes, bytearray)):
-            raise UsageError("the prompt is bytes: decode it to text first, or give token ids", option="prompt")
+        if isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Iterable):
+            raise UsageError(
+                f"the prompt is of type {type(prompt).__name__}: it must be a str or token ids", option="prompt"
+            )
         tokens = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
         if not tokens:
             raise UsageError("the prompt is empty: give some text or tokens", option="prompt")
@@ -210,23 +250,25 @@ class Clover:
             ContextFullError: the prompt is longer than the context.
             GrammarError: a grammar or schema that cannot be used.
             SpeculationUnavailableError: the model has no block pass.
+            BusyError: another thread is reading from the iterator.
         """
         if max_tokens is not None and (
             isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 0
         ):
             raise UsageError(
-                f"max_tokens is {max_tokens!r}: it must be an integer of at least 0, or None", option="max_tokens"
+                f"max_tokens is {shortened(max_tokens)}: it must be an integer of at least 0, or None",
+                option="max_tokens",
             )
-        stops = (stop,) if isinstance(stop, str) else tuple(stop)
-        if not all(isinstance(s, str) and s for s in stops):
-            raise UsageError("stop must be strings that are not empty", option="stop")
+        stops = check_stops(stop)
         settings = sampling_from(sampling)
         check_speculation(speculation, settings, sampling)
         if speculation is not None:
             blocks.require_block_pass(self._model, speculation.mode.split(" (")[0])
         tokens = self._prompt_tokens(prompt)
-        return generate.stream(
-            self._context, tokens, max_tokens=max_tokens, stop=stops, sampling=settings, speculation=speculation
+        return Pieces(
+            generate.stream(
+                self._context, tokens, max_tokens=max_tokens, stop=stops, sampling=settings, speculation=speculation
+            )
         )
 
     def generate(

@@ -11,18 +11,22 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from pyclover import arguments
 from pyclover._native import buffer, check, ffi, lib, taken
 from pyclover.engine.handle import Handle
 from pyclover.engine.model import Model, as_tokens
 from pyclover.engine.results import MemoryUse
 from pyclover.engine.threads import default_threads
-from pyclover.errors import BusyError, CancelledError, ContextFullError, OutOfMemoryError, UsageError
+from pyclover.errors import BusyError, CancelledError, ContextFullError, OutOfMemoryError, UsageError, shortened
 
 if TYPE_CHECKING:
     from pyclover.engine.sampler import Sampler
 
 FlashAttention = bool | Literal["auto"]
 DEFAULT_N_CTX = 8192
+MAX_INT = 2**31 - 1
+MAX_THREADS = 512  # of ggml
+PLAIN_TYPES = ("f32", "f16", "bf16")  # of a cache; the others are blocks of quantized numbers
 CHECKPOINTS = 2
 
 
@@ -52,26 +56,32 @@ class ContextOptions:
     n_rs_seq: int = 0
 
     def __post_init__(self) -> None:
-        at_least = {"n_ctx": 0, "n_batch": 1, "n_ubatch": 1, "n_threads": 1, "n_threads_batch": 1, "n_rs_seq": 0}
-        for name, low in at_least.items():
-            value = getattr(self, name)
-            if value is None and name in ("n_ctx", "n_threads", "n_threads_batch"):
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= 2**31 - 1:
-                raise UsageError(f"{name} is {value!r}: it must be an integer of at least {low}", option=name)
-        if self.n_rs_seq > 31:
+        ranges = {
+            "n_ctx": (0, MAX_INT), "n_batch": (1, MAX_INT), "n_ubatch": (1, MAX_INT), "n_rs_seq": (0, 31),
+            "n_threads": (1, MAX_THREADS), "n_threads_batch": (1, MAX_THREADS),
+        }  # fmt: skip
+        for name, (low, high) in ranges.items():
+            if getattr(self, name) is not None or name not in ("n_ctx", "n_threads", "n_threads_batch"):
+                arguments.integer(name, getattr(self, name), low, high)
+        arguments.boolean("offload_kqv", self.offload_kqv)
+        if not isinstance(self.flash_attn, bool) and not (
+            isinstance(self.flash_attn, str) and self.flash_attn == "auto"
+        ):
             raise UsageError(
-                f"n_rs_seq is {self.n_rs_seq}: it must be at most 31, the longest draft", option="n_rs_seq"
-            )
-        if self.flash_attn not in (True, False, "auto"):
-            raise UsageError(
-                f'flash_attn is {self.flash_attn!r}: it must be True, False or "auto"', option="flash_attn"
+                f'flash_attn is {shortened(self.flash_attn)}: it must be True, False or "auto"', option="flash_attn"
             )
         for name in ("cache_type_k", "cache_type_v"):
-            if getattr(self, name) not in cache_types():
+            value = getattr(self, name)
+            if not isinstance(value, str) or value not in cache_types():
                 raise UsageError(
-                    f"{name} is {getattr(self, name)!r}: it must be one of {', '.join(cache_types())}", option=name
+                    f"{name} is {shortened(value)}: it must be one of {', '.join(cache_types())}", option=name
                 )
+        if self.flash_attn is False and self.cache_type_v not in PLAIN_TYPES:
+            raise UsageError(
+                f"cache_type_v is {self.cache_type_v}, which needs flash attention: leave flash_attn out, or take one "
+                f"of {', '.join(PLAIN_TYPES)}",
+                option="cache_type_v",
+            )
 
 
 def cache_types() -> tuple[str, ...]:
@@ -143,6 +153,10 @@ class Context:
                 raise OutOfMemoryError(
                     f"{error}; a context of n_ctx={n_wanted} tokens was asked for: make it smaller"
                 ) from None
+            except UsageError as error:  # a cache type that does not fit the sizes of the model's heads
+                quantized = [n for n in ("cache_type_v", "cache_type_k") if getattr(options, n) not in PLAIN_TYPES]
+                error.option = error.option or (quantized[0] if quantized else "")
+                raise
         self.handle = Handle(self, out[0], lib.pc_context_free, "the context", stop=lib.pc_context_cancel)
         self.options = options
         info = ffi.new("pc_context_info *")

@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pyclover import arguments
 from pyclover._native import buffer, check, ffi, lib, taken
 from pyclover.engine import logs
 from pyclover.engine.handle import Handle
-from pyclover.errors import LoadError, PathLike, UnsupportedModelError, UsageError
+from pyclover.errors import LoadError, PathLike, UnsupportedModelError, UsageError, shortened
 from pyclover.files.gate import ValidatedModel, validate
 
 if TYPE_CHECKING:
@@ -49,10 +50,14 @@ def as_tokens(tokens: Sequence[int]) -> Any:
     Raises:
         UsageError: an element is not an integer of 32 bits.
     """
+    if isinstance(tokens, (str, bytes, bytearray)):
+        raise UsageError(
+            f"tokens is of type {type(tokens).__name__}: give token ids, such as tokenize() returns", option="tokens"
+        )
     try:
         return ffi.new("int32_t[]", [operator.index(t) for t in tokens])
     except (TypeError, OverflowError):
-        raise UsageError("token ids must be integers of at most 32 bits", option="tokens") from None
+        raise UsageError("tokens must be token ids: integers of at most 32 bits", option="tokens") from None
 
 
 class Model:
@@ -60,7 +65,7 @@ class Model:
 
     Args:
         path: a GGUF file, any shard of a split one. It is checked before native code sees a byte.
-        n_gpu_layers: layers to keep on GPUs, negative for all.
+        n_gpu_layers: layers to keep on GPUs, -1 for all.
         main_gpu: the GPU for what cannot be split.
         mmap: map the file instead of reading it. mlock: keep it from being swapped out.
         check_tensors: look at every weight for invalid values while loading.
@@ -82,6 +87,12 @@ class Model:
         check_tensors: bool = False,
         progress: Progress | None = None,
     ) -> None:
+        arguments.integer("n_gpu_layers", n_gpu_layers, -1)
+        arguments.integer("main_gpu", main_gpu, 0)
+        for option, value in (("mmap", mmap), ("mlock", mlock), ("check_tensors", check_tensors)):
+            arguments.boolean(option, value)
+        if progress is not None and not callable(progress):
+            raise UsageError(f"progress is {shortened(progress)}: it must be a function or None", option="progress")
         self.file: ValidatedModel = validate(path)
         self.path = os.fspath(self.file.first_path)
         self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
@@ -161,12 +172,9 @@ class Model:
         Raises:
             UsageError: the text holds lone surrogates, which have no UTF-8 form, or is too long.
         """
-        try:
-            data = text.encode("utf-8")
-        except UnicodeEncodeError as e:
-            raise UsageError(
-                f"the text has a lone surrogate at position {e.start}, which is no character: decode it properly first"
-            ) from None
+        data = arguments.text("text", text).encode()
+        arguments.boolean("add_special", add_special)
+        arguments.boolean("parse_special", parse_special)
         n = ffi.new("size_t *")
         capacity = len(data) + 16
         while True:
@@ -217,6 +225,7 @@ class Model:
             UsageError: no such token.
         """
         ids = as_tokens(tokens)
+        arguments.boolean("special", special)
         with buffer() as out:
             with self.handle as model:
                 check(lib.pc_detokenize(model, ids, len(ids), False, special, out))

@@ -27,8 +27,12 @@ def default_threads(model_bytes: int) -> int:
     """Physical cores that this process may use, for more threads slow llama.cpp down; 1 for a small model."""
     if model_bytes < SMALL_MODEL_BYTES:
         return 1
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    physical = psutil.cpu_count(logical=False) or usable
+    physical = psutil.cpu_count(logical=False) or usable_processors()
+    return max(1, min(usable_processors(), physical))
+
+
+def usable_processors() -> int:
+    """Processors that this process may use; at least 1."""
+    n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     limit = cgroup_limit()
-    n = min(usable, max(physical, 1))
-    return max(1, min(n, int(limit)) if limit is not None else n)
+    return max(1, n if limit is None else min(n, int(limit)))

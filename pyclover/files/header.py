@@ -15,6 +15,7 @@ from math import prod
 from pathlib import Path
 from typing import NoReturn
 
+from pyclover import arguments
 from pyclover.errors import InvalidFileError, ModelNotFoundError, PathLike, UnsupportedModelError
 from pyclover.files.cursor import Cursor
 from pyclover.files.sniff import describe
@@ -104,10 +105,10 @@ def read_header(path: PathLike) -> Header:
         InvalidFileError: not a GGUF file, damaged, or cut short.
         UnsupportedModelError: a sound file of a kind that cannot be read here (version 1, big-endian).
     """
-    where = Path(path)
+    where = arguments.path("path", path)
     try:
         status = os.stat(where)
-    except (FileNotFoundError, NotADirectoryError, ValueError) as e:
+    except (FileNotFoundError, NotADirectoryError) as e:
         raise ModelNotFoundError(f"{where}: there is no such file; check the path", path=where) from e
     except OSError as e:
         raise InvalidFileError(f"{where}: cannot be read: {e.strerror}", path=where) from e

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pyclover import arguments
 from pyclover.errors import IncompleteSetError, InvalidFileError, PathLike
 from pyclover.files.header import Header, TensorInfo, read_header
 
@@ -71,7 +72,7 @@ def resolve(path: PathLike) -> ShardSet:
         IncompleteSetError: shards are missing; the error names them all.
         InvalidFileError: the files do not belong together.
     """
-    where = Path(path)
+    where = arguments.path("path", path)
     named = parse_shard_name(where.name)
     if named is not None and not where.exists():
         _check_present(where, *named)  # says which shards are missing, not just this one

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pyclover.errors import InvalidFileError, ModelNotFoundError, UnsupportedModelError
+from pyclover.errors import InvalidFileError, ModelNotFoundError, UnsupportedModelError, UsageError
 from pyclover.files import Array, ValueType, read_header
 
 U8, I8, U16, I16, U32, I32, F32, BOOL, STR, ARR, U64, I64, F64 = range(13)
@@ -250,7 +250,7 @@ def test_sound_but_unreadable(name: str, file: Callable[[bytes], Path]) -> None:
 def test_paths_that_are_no_files(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match="no such file"):
         read_header(tmp_path / "absent.gguf")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(UsageError, match="zero byte"):
         read_header("a\0b")
     with pytest.raises(InvalidFileError, match="folder"):
         read_header(tmp_path)
