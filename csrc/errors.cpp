@@ -59,8 +59,11 @@ int report_current_exception() noexcept {
     } catch (const error & e) {
         return report(e.status, e.what());
     } catch (const std::bad_alloc &) {
-        return report(PC_OUT_OF_MEMORY, "the system has no memory left");
+        return report(PC_OUT_OF_MEMORY, NO_MEMORY);
     } catch (const assertion & e) {
+        if (says_out_of_memory(e.what())) {
+            return report(PC_OUT_OF_MEMORY, NO_MEMORY);
+        }
         return report(PC_NATIVE_FAILURE, std::string("a check inside llama.cpp failed: ") + e.what());
     } catch (const std::exception & e) {
         return report(PC_NATIVE_FAILURE, e.what());

@@ -58,6 +58,8 @@ template <typename F> int guarded(F && body) noexcept {
 void clear_error_lines();
 std::string telling_error_line();
 bool error_lines_say_out_of_memory();
+bool says_out_of_memory(const std::string & line);
+constexpr const char * NO_MEMORY = "the system has no memory left";
 
 void give_bytes(pc_buffer * out, const void * data, size_t size);
 

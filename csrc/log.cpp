@@ -1,6 +1,7 @@
 // Log ring and the error lines of the running call.
 #include "internal.hpp"
 
+#include <algorithm>
 #include <array>
 #include <deque>
 #include <mutex>
@@ -101,6 +102,9 @@ bool contains(const std::string & text, const char * part) {
 }
 
 std::string without_prefix(std::string line) {
+    if (contains(line, "GGML_ASSERT") && says_out_of_memory(line)) {
+        return NO_MEMORY;
+    }
     while (!line.empty() && line.back() == '\n') {
         line.pop_back();
     }
@@ -132,14 +136,19 @@ std::string telling_error_line() {
     return error_lines.empty() ? std::string() : without_prefix(error_lines.front());
 }
 
-bool error_lines_say_out_of_memory() {
-    for (const auto & line : error_lines) {
-        if (contains(line, "failed to allocate") || contains(line, "unable to allocate") || contains(line, "out of memory") ||
-            contains(line, "cannot allocate") || contains(line, "bad_alloc")) {
+bool says_out_of_memory(const std::string & line) {
+    // the last four: what ggml asserts right after it has asked the system for memory
+    for (const char * words : { "failed to allocate", "unable to allocate", "out of memory", "cannot allocate", "bad_alloc",
+                                NO_MEMORY, "mem_buffer != NULL", "galloc != NULL", "bufts != NULL", "buffers != NULL" }) {
+        if (contains(line, words)) {
             return true;
         }
     }
     return false;
+}
+
+bool error_lines_say_out_of_memory() {
+    return std::any_of(error_lines.begin(), error_lines.end(), says_out_of_memory);
 }
 
 } // namespace pyclover
