@@ -3,6 +3,7 @@
 
 #include "cache_types.hpp"
 #include "ggml-backend.h"
+#include "llama-arch.h"
 
 #include <cstdio>
 
@@ -46,6 +47,14 @@ extern "C" int pc_system_info(pc_buffer * out) {
     return guarded([&] {
         const char * text = llama_print_system_info();
         give_bytes(out, text, std::strlen(text));
+    });
+}
+
+extern "C" int pc_knows_architecture(const char * name, int32_t * out) {
+    return guarded([&] {
+        const llm_arch arch = llm_arch_from_string(required(name, "name"));
+        // "clip" is known for quantizing only
+        *required(out, "out") = arch != LLM_ARCH_UNKNOWN && arch != LLM_ARCH_CLIP ? 1 : 0;
     });
 }
 

@@ -78,16 +78,17 @@ _LAZY = {
     "Score": "pyclover.engine.results",
     "Stats": "pyclover.engine.results",
     "TextPiece": "pyclover.engine.results",
-    "inspect": "pyclover.files.report",
+    "inspect": "pyclover.engine.inspect",
 }
 
 if TYPE_CHECKING:
     from pyclover.clover import Clover
     from pyclover.engine.blocks import BlockParams
+    from pyclover.engine.inspect import inspect
     from pyclover.engine.results import Completion, MemoryUse, Score, Stats, TextPiece
     from pyclover.engine.sampling import Sampling
     from pyclover.engine.speculation import BlockDiffusion, DraftSelf
-    from pyclover.files.report import Report, inspect
+    from pyclover.files.report import Report
 
 
 def __getattr__(name: str) -> Any:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -21,47 +19,10 @@ from pyclover.engine.results import Completion, MemoryUse, Score, TextPiece
 from pyclover.engine.sampling import Sampling, sampling_from
 from pyclover.engine.speculation import BlockDiffusion, DraftSelf, Speculation
 from pyclover.engine.threads import usable_processors
-from pyclover.errors import ModelNotFoundError, PathLike, TemplateError, UsageError, shortened
-from pyclover.files.sample import sample_path
+from pyclover.errors import PathLike, TemplateError, UsageError, shortened
+from pyclover.files.find import find_model
 
 Prompt = str | Sequence[int]
-
-
-def find_model(model: PathLike) -> Path:
-    """File of a model's name or path.
-
-    Raises:
-        ModelNotFoundError: there is no such file, and the name is none that this version knows.
-    """
-    path = arguments.path("model", model)
-    name = os.fspath(path) if isinstance(model, os.PathLike) else model
-    if name == "tiny":
-        return sample_path()
-    try:
-        path = path.expanduser()
-        os.stat(path)
-    except RuntimeError:
-        user = name.split("/")[0]
-        raise ModelNotFoundError(f"{name}: there is no home folder of {user}; give the whole path", path=name) from None
-    except (FileNotFoundError, NotADirectoryError):
-        if path.is_symlink():
-            raise ModelNotFoundError(
-                f"{name} is a link to {os.readlink(path)}, where nothing is: correct the link, or give the file's path",
-                path=name,
-            ) from None
-    except OSError as e:  # a name that is too long, links in a circle, a folder that may not be entered
-        raise ModelNotFoundError(f"{name}: {e.strerror or e}; check the path", path=name) from None
-    else:
-        return path
-    if name == "auto" or (name.count("/") == 1 and not name.startswith((".", "~", "/")) and not name.endswith(".gguf")):
-        raise ModelNotFoundError(
-            f"{name} is not a file, and this version of pyclover does not download models yet: fetch the GGUF file and "
-            "give its path",
-            path=name,
-        )
-    raise ModelNotFoundError(
-        f'there is no file {name}: give the path of a GGUF file, or "tiny" for the built-in sample', path=name
-    )
 
 
 def check_stops(stop: str | Sequence[str]) -> tuple[str, ...]:

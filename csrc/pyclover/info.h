@@ -22,6 +22,9 @@ int pc_devices(pc_device * out, size_t capacity, size_t * n_devices);
 /* "NAME = VALUE | ..." of the features that the CPU code was compiled with and found. */
 int pc_system_info(pc_buffer * out);
 
+/* Whether llama.cpp runs models of an architecture (general.architecture): 0 or 1. */
+int pc_knows_architecture(const char * name, int32_t * out);
+
 /* Type names that a cache may have, separated by spaces. */
 int pc_cache_types(pc_buffer * out);
 /* cffi: end */

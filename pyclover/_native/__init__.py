@@ -41,8 +41,9 @@ def _load() -> tuple[Any, Any]:
         facts = build_facts()
     except FileNotFoundError:
         raise errors.NativeError(
-            "pyclover's native library was not built: install the package with pip (pip install .) instead of running "
-            "it from the source folder"
+            "pyclover's native library is not here: Python has found the source folder "
+            f"{Path(__file__).parents[1]} before the installed package; start it in another folder, or install the "
+            "package first (pip install .)"
         ) from None
     lacking = cpu.missing(facts["cpu_needs"])
     if lacking:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from pyclover.cli import options
+from pyclover.cli import interrupt, options
 from pyclover.cli.options import flag_of
 from pyclover.cli.output import Output, speed
-from pyclover.cli.prompts import read_prompt, read_text, unescape
+from pyclover.cli.prompts import argument, read_prompt, read_text, unescape
 from pyclover.cli.values import on_off_auto
 
 if TYPE_CHECKING:
@@ -24,14 +24,13 @@ if TYPE_CHECKING:
     from pyclover.engine.speculation import Speculation
 
 SAMPLE_MODEL = "tiny"
-CANCELLED = 130
 
 
 @click.command(cls=options.SectionCommand, short_help="Generate text from a prompt.")
 @click.option(
     "-m",
     "--model",
-    default=SAMPLE_MODEL,
+    default=None,
     metavar="FILE",
     help="GGUF file, any shard of a split one. [default: tiny, the sample model in the package; its text is noise]",
 )
@@ -111,7 +110,7 @@ CANCELLED = 130
 @options.DIFFUSION
 def generate(
     *,
-    model: str,
+    model: str | None,
     prompt: str | None,
     prompt_file: str | None,
     max_tokens: int,
@@ -136,23 +135,31 @@ def generate(
         raise click.UsageError("--reasoning belongs to --chat.")
     speculation = speculation_from(options.SPECULATION.given(values), options.DIFFUSION.given(values))
     out = Output("json" if as_json else "quiet" if quiet else "table", color=None if color == "auto" else color)
+    if "-" in (values["grammar_file"], values["json_schema_file"]) and prompt is None and prompt_file in (None, "-"):
+        raise click.UsageError("standard input cannot be both prompt and grammar: give the prompt with -p or -f FILE.")
     text = read_prompt(prompt, prompt_file, escape=escape)
+    if not text:
+        raise click.UsageError("the prompt is empty: give some text with -p TEXT or -f FILE.")
     sampling = sampling_keywords(values)
-    stops = [unescape(item, "-r") for item in stop] if escape else list(stop)
+    stops = [unescape(item, "-r") if escape else argument(item, "-r") for item in stop]
     if "" in stops:
         raise click.UsageError("-r: an empty text would end every answer at once.")
 
-    from pyclover.clover import Clover
-    from pyclover.engine.speculation import DraftSelf
+    with interrupt.at_once():
+        from pyclover.clover import Clover
+        from pyclover.engine.speculation import DraftSelf
 
+    check_sampling(sampling)
     with contextlib.ExitStack() as stack:
         keywords = model_keywords(values)
         if isinstance(speculation, DraftSelf):
             keywords["n_rs_seq"] = speculation.n_max  # the whole run drafts: its rejections should cost no further pass
         with out.progress("loading") as progress:
-            clover = stack.enter_context(Clover(model, progress=progress, **keywords))
-        if model == SAMPLE_MODEL:
-            out.talk("note: no -m given, so this is the sample model: random weights, its text is noise.")
+            chosen = SAMPLE_MODEL if model is None else model
+            clover = stack.enter_context(Clover(chosen, progress=progress, **keywords))
+        if chosen == SAMPLE_MODEL:
+            why = "no -m given, so " if model is None else ""
+            out.talk(f"note: {why}this is the sample model: random weights, its text is noise.")
         for warning in clover.warnings:
             out.warn(warning)
         if chat:
@@ -162,14 +169,14 @@ def generate(
         if speculation is not None:
             request["speculation"] = speculation
         if as_json:
-            finish_reason = write_json(out, clover, model, text, request)
+            finish_reason = write_json(out, clover, chosen, text, request)
         else:
             if display_prompt:
                 out.write(out.styled(text, fg="yellow"))
             show_blocks = bool(values["show_blocks"])
             finish_reason = write_text(out, clover, text, request, show_blocks=show_blocks)
     if finish_reason == "cancelled":
-        raise click.exceptions.Exit(CANCELLED)
+        raise click.exceptions.Exit(interrupt.CANCELLED)
 
 
 @contextlib.contextmanager
@@ -280,8 +287,10 @@ def sampling_keywords(values: Mapping[str, Any]) -> dict[str, Any]:
         chosen["grammar"] = read_text(chosen.pop("grammar_file"), "--grammar-file")
     if "json_schema_file" in chosen:
         chosen["json_schema"] = read_text(chosen.pop("json_schema_file"), "--json-schema-file")
+    if "grammar" in chosen:
+        chosen["grammar"] = argument(chosen["grammar"], "--grammar")
     if "json_schema" in chosen:
-        chosen["json_schema"] = parse_schema(chosen["json_schema"])
+        chosen["json_schema"] = parse_schema(argument(chosen["json_schema"], "--json-schema"))
     if "temperature" in chosen:
         chosen["temperature"] = max(chosen["temperature"], 0.0)
     biases: dict[int, float] = {}
@@ -292,12 +301,29 @@ def sampling_keywords(values: Mapping[str, Any]) -> dict[str, Any]:
     return chosen
 
 
+def check_sampling(keywords: Mapping[str, Any]) -> None:
+    """Checks what needs no model before one is loaded, which may take minutes.
+
+    Raises:
+        UsageError, GrammarError: settings that cannot be honoured.
+    """
+    from pyclover.engine.sampling import sampling_from
+
+    settings = sampling_from(keywords)
+    if settings.grammar is not None or settings.json_schema is not None:
+        from pyclover.engine.sampler import grammar_of
+
+        grammar_of(settings)
+
+
 def parse_schema(text: str) -> dict[str, Any]:
     """The JSON schema in `text`."""
     try:
         schema = json.loads(text)
     except ValueError as error:
         raise click.UsageError(f"the JSON schema is not JSON: {error}.") from None
+    except RecursionError:
+        raise click.UsageError("the JSON schema is nested too deep.") from None
     if not isinstance(schema, dict):
         raise click.UsageError('the JSON schema is not an object; any JSON object would be {"type": "object"}.')
     return schema

@@ -8,7 +8,7 @@ import click
 
 from pyclover.cli import options
 from pyclover.cli.output import Output, size
-from pyclover.errors import UnsupportedModelError
+from pyclover.errors import FileError, UnsupportedModelError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,12 +23,18 @@ if TYPE_CHECKING:
 def inspect(file: str, as_json: bool) -> None:
     """Say what a model file is and what it can do.
 
-    FILE is a GGUF file; of a split one, any shard. Weights are not read. Exit code 1 if the model cannot run.
+    FILE is a GGUF file, any shard of a split one, or tiny, the sample model. Weights are not read. Exit code 1 if the
+    model cannot run.
     """
-    from pyclover.files.report import inspect as read_report
+    from pyclover.engine.inspect import inspect as read_report
 
     out = Output("json" if as_json else "table")
-    report = read_report(file)
+    try:
+        report = read_report(file)
+    except FileError as error:
+        if as_json:
+            out.json({"paths": [error.path], "problems": [{"key": error.key, "message": str(error)}]})
+        raise
     if as_json:
         out.json(report.to_dict())
     else:

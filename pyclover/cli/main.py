@@ -20,8 +20,9 @@ import click
 from pyclover import __version__
 from pyclover.cli import options
 from pyclover.cli.doctor import doctor
-from pyclover.cli.generate import CANCELLED, generate
+from pyclover.cli.generate import generate
 from pyclover.cli.inspect import inspect
+from pyclover.cli.interrupt import CANCELLED
 from pyclover.cli.output import printable
 from pyclover.cli.tool import tool
 from pyclover.errors import CloverError, ContextFullError, OutOfMemoryError, UsageError
@@ -92,8 +93,9 @@ def sentence(error: Exception) -> str:
             "`clover-run doctor` checks the installation."
         )
     if isinstance(error, OSError) and error.strerror:
-        where = f"{error.filename}: " if error.filename else ""
-        return printable(f"{where}{error.strerror}.")
+        # a file that is opened has a name in its error; what remains is what is open from the start
+        where = error.filename or ("standard output" if error.errno == errno.ENOSPC else "")
+        return printable(f"{where}: {error.strerror}." if where else f"{error.strerror}.")
     if isinstance(error, MemoryError):
         return "not enough memory for Python itself."
     return printable(
@@ -107,7 +109,7 @@ def flags_for(error: CloverError) -> str:
         flag = options.flag_of(COMMANDS, error.option)
         return f"flag: {flag}" if flag else ""
     if isinstance(error, ContextFullError):
-        return f"flags: -c {error.n_needed} or more, or a smaller -n"
+        return f"flag: -c {error.n_needed} or more"
     if isinstance(error, OutOfMemoryError):
         return "flags: a smaller -c or -ub, -ctk q8_0 -ctv q8_0, on a GPU a smaller -ngl"
     return ""

@@ -220,8 +220,8 @@ SAMPLING.add(
     "--repeat-last-n",
     name="repeat_last_n",
     metavar="N",
-    type=click.IntRange(min=0),
-    help="Tokens that count as seen lately; 0 = off. [default: 64]",
+    type=click.IntRange(min=-1),
+    help="Tokens that count as seen lately; 0 = off, -1 = the whole context. [default: 64]",
 )
 SAMPLING.add(
     "--frequency-penalty",
@@ -248,7 +248,7 @@ SAMPLING.add(
     "--dry-base",
     name="dry_base",
     metavar="X",
-    type=click.FloatRange(min=1),
+    type=float,
     help="Growth of the DRY penalty with the run. [default: 1.75]",
 )
 SAMPLING.add(
@@ -262,8 +262,8 @@ SAMPLING.add(
     "--dry-penalty-last-n",
     name="dry_penalty_last_n",
     metavar="N",
-    type=click.IntRange(min=0),
-    help="Tokens that DRY looks back on; 0 = off. [default: 64]",
+    type=click.IntRange(min=-1),
+    help="Tokens that DRY looks back on; 0 = off, -1 = the whole context. [default: 64]",
 )
 SAMPLING.add(
     "-s",
@@ -288,8 +288,8 @@ SAMPLING.add(
     "--grammar-file",
     name="grammar_file",
     metavar="FILE",
-    type=click.Path(exists=True, dir_okay=False),
-    help="The grammar, from a file.",
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+    help="The grammar, from a file; - for standard input.",
 )
 SAMPLING.add(
     "-j", "--json-schema", name="json_schema", metavar="SCHEMA", help="JSON schema that the text has to follow."
@@ -299,8 +299,8 @@ SAMPLING.add(
     "--json-schema-file",
     name="json_schema_file",
     metavar="FILE",
-    type=click.Path(exists=True, dir_okay=False),
-    help="The JSON schema, from a file.",
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+    help="The JSON schema, from a file; - for standard input.",
 )
 
 SPECULATION = Options("Drafting (draft-self: the model drafts by itself)")

@@ -50,13 +50,15 @@ class Output:
     """
 
     def __init__(self, mode: Mode = "table", *, color: bool | None = None) -> None:
+        if sys.stdout is None:
+            raise click.ClickException("standard output is closed: open it, or send it to a file.")
         self.mode = mode
         self._color = color
         self._at_line_start = True
 
     def write(self, text: str) -> None:
         """Data as it comes, exactly as it is; shown at once."""
-        if sys.stdout is not None and text:
+        if text:
             sys.stdout.write(text)
             sys.stdout.flush()
             self._at_line_start = text.endswith("\n")

@@ -5,6 +5,7 @@ It has every tensor and key of the real one, so it loads, chats and drafts; what
 
 from __future__ import annotations
 
+import errno
 import os
 import zlib
 from collections.abc import Iterator
@@ -84,11 +85,19 @@ def sample_path() -> Path:
         write_sample(path)
     except OSError as e:
         if not path.exists():  # Windows refuses to replace a file that another process has just put there and opened
-            raise FileError(
-                f"{path}: the sample model cannot be written: {e.strerror or e}; make the folder writable, or give "
-                "a model with -m", path=path,
-            ) from e  # fmt: skip
+            raise _cannot_write(path, e) from e
+        if not path.is_file():
+            raise FileError(f"{path}: this should be the sample model, and it is a folder; remove it", path=path) from e
     return path
+
+
+def _cannot_write(path: Path, error: OSError) -> FileError:
+    # numpy's writer has no error number to tell: it writes less than it should when the disk is full
+    if error.errno is None or error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        why, advice = error.strerror or "the disk is full", "free some space"
+    else:
+        why, advice = error.strerror or str(error), "make the folder writable"
+    return FileError(f"{path}: the sample model cannot be written: {why}; {advice}, or give a model with -m", path=path)
 
 
 def write_sample(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import signal
 import sys
 import types
@@ -16,6 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pyclover import errors
+from pyclover.cli import prompts
 from pyclover.cli.main import cli
 from pyclover.engine.speculation import BlockDiffusion, DraftSelf
 
@@ -112,6 +114,9 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
             raise AttributeError(name)
 
     monkeypatch.setitem(sys.modules, "pyclover.clover", Module("pyclover.clover"))
+    native = types.ModuleType("pyclover.engine.sampler")
+    native.grammar_of = lambda settings: None  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pyclover.engine.sampler", native)
     monkeypatch.delenv("NO_COLOR", raising=False)
     return made
 
@@ -226,6 +231,9 @@ SAMPLING_FLAGS = [
     (["--dry-multiplier", "0.8", "--dry-base", "2"], {"dry_multiplier": 0.8, "dry_base": 2.0}),
     (["--dry-allowed-length", "3"], {"dry_allowed_length": 3}),
     (["--dry-penalty-last-n", "32"], {"dry_penalty_last_n": 32}),
+    (["--dry-penalty-last-n", "-1", "--repeat-last-n", "-1"], {"dry_penalty_last_n": -1, "repeat_last_n": -1}),
+    (["--dry-base", "0.5"], {"dry_base": 0.5}),
+    (["--grammar", "root ::= [\udcc3\udca9]"], {"grammar": "root ::= [é]"}),
     (["-s", "42"], {"seed": 42}),
     (["--seed", "-1"], {}),
     (["--seed", "4294967295"], {}),
@@ -248,6 +256,55 @@ def test_request_flags(script: Script, flags: list[str], keywords: dict[str, Any
     result = run("-p", "Hi", *flags)
     assert result.exit_code == 0, result.stderr
     assert script.asked == [("Hi", {"max_tokens": None, "stop": (), **keywords})]
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--temp", "nan"], "temperature is nan: it must be at most 10000.0 (flag: --temperature)"),
+        (["--top-p", "4"], "top_p is 4.0: it must be between 0 and 1 (flag: --top-p)"),
+        (["--top-k", "3000000000"], "top_k is 3000000000: it must be between -2147483648 and 2147483647 "
+            "(flag: --top-k)"),
+        (["-l", "5+1e40"], "logit_bias of token 5 is 1e+40: it must be a number between -1e30 and 1e30, or -inf "
+            "(flag: --logit-bias)"),
+        (["--dry-base", "-1"], "dry_base is -1.0: it must be between 0 and 100 (flag: --dry-base)"),
+    ],
+)  # fmt: skip
+def test_sampling_is_checked_before_a_model_is_loaded(script: Script, flags: list[str], sentence: str) -> None:
+    result = run("-p", "Hi", *flags)
+    assert (result.stderr, result.exit_code) == (f"Error: {sentence}\n", 2)
+    assert script.opened == []
+
+
+def test_a_grammar_is_checked_before_a_model_is_loaded(script: Script) -> None:
+    result = run("-p", "Hi", "--grammar", 'root ::= "a"{5,2}')
+    assert result.stderr.startswith("Error: the grammar repeats something {5,2} times")
+    assert result.exit_code == 1
+    assert script.opened == []
+
+
+def test_the_note_says_what_was_given(script: Script) -> None:
+    assert run("-p", "Hi", "-m", "tiny").stderr == NOTE.replace("no -m given, so ", "") + SPEED
+
+
+def test_endless_files_are_not_read_to_their_end(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prompts, "MAX_BYTES", 1 << 20)
+    long = tmp_path / "long"
+    long.touch()
+    os.truncate(long, 1 << 40)
+    for flags in (["-f", long], ["-p", "Hi", "--grammar-file", long], ["-p", "Hi", "-jf", long]):
+        result = run(*map(str, flags))
+        assert said(result).endswith(f"{long}: longer than 1 MiB, which is the limit.\n")
+        assert result.exit_code == 2
+    assert said(run(stdin="x" * (1 << 20) + "y")) == "standard input: longer than 1 MiB, which is the limit.\n"
+    assert run(stdin="x" * (1 << 20)).exit_code == 0
+
+
+def test_a_grammar_from_standard_input(script: Script) -> None:
+    assert run("-p", "Hi", "--grammar-file", "-", stdin='root ::= "a"\r\n').exit_code == 0
+    assert script.asked[0][1]["grammar"] == 'root ::= "a"\n'
 
 
 def test_grammar_and_schema_from_files(script: Script, tmp_path: Path) -> None:
@@ -313,14 +370,20 @@ def said(result: Result) -> str:
     ("flags", "sentence"),
     [
         ([], "no prompt: give one with -p TEXT or -f FILE, or pipe it into standard input."),
+        (["-p", ""], "the prompt is empty: give some text with -p TEXT or -f FILE."),
+        (["-f", os.devnull], "the prompt is empty: give some text with -p TEXT or -f FILE."),
         (["-p", "a", "-f", "-"], "-p and -f both give a prompt: leave one out."),
         (["-p", "a", "-q", "--json"], "--quiet and --json exclude each other."),
         (["-p", r"\xff"], "-p: not valid UTF-8 text (invalid start byte)."),
-        (["-p", "\udcff"], "-p: not valid UTF-8 text (surrogates not allowed)."),
+        (["-p", "\udcff"], "-p: not valid UTF-8 text."),
         (["-p", "\udcff", "--no-escape"], "-p: not valid UTF-8 text."),
         (["-p", "a", "-r", ""], "-r: an empty text would end every answer at once."),
         (["-p", "a", "-j", "{"], "the JSON schema is not JSON: Expecting property name enclosed in double quotes: "
             "line 1 column 2 (char 1)."),
+        (["-p", "a", "-j", "[" * 100_000], "the JSON schema is nested too deep."),
+        (["-p", "a", "--grammar", "\udcff"], "--grammar: not valid UTF-8 text."),
+        (["--grammar-file", "-"], "standard input cannot be both prompt and grammar: give the prompt with -p or -f "
+            "FILE."),
         (["-p", "a", "-j", "[]"], 'the JSON schema is not an object; any JSON object would be {"type": "object"}.'),
         (["-p", "a", "-j", "{}", "--grammar", "x"], "--grammar and --json-schema exclude each other: one grammar or "
             "schema at a time."),
@@ -433,7 +496,7 @@ def test_a_prompt_file_that_is_not_text(script: Script, tmp_path: Path) -> None:
         (errors.LoadError("refused:\n  its own\nwords \x1b[2J"), "refused: its own words \\x1b[2J", 1),
         (
             errors.ContextFullError("Needs 900 tokens, the context holds 512.", n_ctx=512, n_needed=900),
-            "Needs 900 tokens, the context holds 512. (flags: -c 900 or more, or a smaller -n)",
+            "Needs 900 tokens, the context holds 512. (flag: -c 900 or more)",
             1,
         ),
         (

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pyclover.cli.main import cli
-from pyclover.files import report as report_module
+from pyclover.engine import inspect as inspect_module
 from pyclover.files.facts import Capabilities, Capability, Problem
 from pyclover.files.header import TensorInfo
 from pyclover.files.report import GroupUse, Report, SpecialToken, TypeUse
@@ -95,7 +95,7 @@ def run(*args: str) -> Result:
 
 
 def test_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report_module, "inspect", lambda path: REPORT)
+    monkeypatch.setattr(inspect_module, "inspect", lambda path: REPORT)
     result = run("m-00002-of-00002.gguf")
     assert result.stdout == TEXT
     assert (result.stderr, result.exit_code) == ("", 0)
@@ -108,7 +108,7 @@ def test_a_model_that_cannot_run_is_shown_and_fails(monkeypatch: pytest.MonkeyPa
         capabilities=Capabilities(no, no, no),
         problems=(Problem("a.b", "metadata key a.b is missing"), Problem("c", "tensor c is missing")),
     )
-    monkeypatch.setattr(report_module, "inspect", lambda path: broken)
+    monkeypatch.setattr(inspect_module, "inspect", lambda path: broken)
     result = run("m.gguf")
     assert result.stdout.endswith("\nProblems\nmetadata key a.b is missing\ntensor c is missing\n")
     assert (result.stderr, result.exit_code) == ("Error: m.gguf cannot run: metadata key a.b is missing\n", 1)
@@ -131,7 +131,7 @@ def test_what_a_file_does_not_say_is_not_shown(monkeypatch: pytest.MonkeyPatch) 
         n_vocab=0,
         special_tokens={},
     )
-    monkeypatch.setattr(report_module, "inspect", lambda path: bare)
+    monkeypatch.setattr(inspect_module, "inspect", lambda path: bare)
     names = [line.split("  ")[0] for line in run("m.gguf").stdout.split("\n\n")[0].splitlines()]
     assert names == ["file", "size", "format", "architecture", "parameters", "tensors", "chat template"]
 

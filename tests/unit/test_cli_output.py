@@ -202,7 +202,22 @@ def test_a_full_disk_is_one_sentence() -> None:
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             check=False,
         )
-    assert (done.returncode, done.stderr) == (1, "Error: No space left on device.\n")
+    assert (done.returncode, done.stderr) == (1, "Error: standard output: No space left on device.\n")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell that closes a stream")
+def test_a_closed_standard_output_is_a_failure() -> None:
+    code = "from pyclover.cli.main import main; main(['generate', '-p', 'x'])"
+    done = subprocess.run(
+        ["sh", "-c", '"$0" -c "$1" >&-', sys.executable, code],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (
+        1, "Error: standard output is closed: open it, or send it to a file.\n"
+    )  # fmt: skip
 
 
 def test_without_a_command_the_help_is_usage() -> None:
