@@ -251,7 +251,9 @@ def speed_line(stats: Stats) -> str:
     """What was done and how fast; begins with the mode, as every speed of this program."""
     reused = f" ({stats.n_prompt_reused} reused)" if stats.n_prompt_reused else ""
     held = stats.n_prompt_reused + stats.n_prompt_read
-    read = f"{stats.n_prompt}" if held == stats.n_prompt else f"{held} of {stats.n_prompt}"
+    # the end of a prompt that fills no whole block is read with the first block of the answer
+    whole = held == stats.n_prompt or stats.commits > 0
+    read = f"{stats.n_prompt}" if whole else f"{held} of {stats.n_prompt}"
     line = (
         f"{stats.mode}: prompt {read} tokens{reused}, {speed(stats.prompt_tok_per_s)}; "
         f"generated {stats.n_generated} tokens, {speed(stats.decode_tok_per_s)}"
