@@ -21,11 +21,13 @@ def inspect(path: PathLike) -> Report:
         UnsupportedModelError: only where the header itself cannot be read (version 1, big-endian, a removed type).
     """
     found = report.inspect(find_model(path, option="path"))
-    if found.problems or knows_architecture(found.architecture) is not False:
+    is_model = bool(found.architecture) and all(problem.key != "general.type" for problem in found.problems)
+    if not is_model or knows_architecture(found.architecture) is not False:
         return found
     message = f"the architecture '{found.architecture}' is none that this build of llama.cpp runs; use another model"
+    problems = (Problem("general.architecture", message), *found.problems)
     no = Capability(False, message)
-    return replace(found, problems=(Problem("general.architecture", message),), capabilities=Capabilities(no, no, no))
+    return replace(found, problems=problems, capabilities=Capabilities(no, no, no))
 
 
 def knows_architecture(name: str) -> bool | None:

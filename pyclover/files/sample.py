@@ -86,7 +86,7 @@ def sample_path() -> Path:
     except OSError as e:
         if not path.exists():  # Windows refuses to replace a file that another process has just put there and opened
             raise _cannot_write(path, e) from e
-        if not path.is_file():
+        if path.is_dir():
             raise FileError(f"{path}: this should be the sample model, and it is a folder; remove it", path=path) from e
     return path
 

@@ -114,6 +114,37 @@ def test_damaged_cache_is_written_again(tmp_path: Path, monkeypatch: pytest.Monk
         sample_path()
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(28, "No space left on device"), "No space left on device; free some space, or"),
+        (OSError("4096 requested and 512 written"), "the disk is full; free some space, or"),  # as numpy says it
+        (OSError(13, "Permission denied"), "Permission denied; make the folder writable, or"),
+    ],
+)
+def test_the_sample_cannot_be_written(
+    error: OSError, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(platformdirs, "user_cache_path", lambda _: tmp_path)
+    monkeypatch.setattr(gguf.GGUFWriter, "write_tensors_to_file", fails)
+    with pytest.raises(FileError, match=said):
+        sample_path()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_where_the_sample_should_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platformdirs, "user_cache_path", lambda _: tmp_path)
+    path = sample_path()
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(FileError, match="it is a folder; remove it") as caught:
+        sample_path()
+    assert caught.value.path == str(path)
+
+
 def test_byte_letters_are_those_of_gpt2() -> None:
     letters = byte_letters()
     assert len(set(letters)) == 256
