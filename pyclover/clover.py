@@ -283,7 +283,7 @@ class Clover:
         source = self.chat_template
         if source is None:
             raise TemplateError(f"{self.path} has no chat template: write the whole prompt yourself")
-        variables = {} if thinking is None else {"enable_thinking": thinking}
+        variables: dict[str, Any] = {} if thinking is None else {"enable_thinking": thinking}
         return render(source, messages, tools=tools, add_generation_prompt=add_generation_prompt, **variables)
 
     # ---- numbers --------------------------------------------------------------------------------------------------

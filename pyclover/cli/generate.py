@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +16,7 @@ from pyclover.cli.options import flag_of
 from pyclover.cli.output import Output, speed
 from pyclover.cli.prompts import argument, read_prompt, read_text, unescape
 from pyclover.cli.values import on_off_auto
+from pyclover.errors import ClosedError
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -186,9 +188,17 @@ def ctrl_c_cancels(clover: Clover) -> Iterator[None]:
     The second one raises KeyboardInterrupt, as ever.
     """
 
+    def cancel_again() -> None:
+        with contextlib.suppress(ClosedError):
+            clover.cancel()
+
     def on_interrupt(signum: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         clover.cancel()
+        # a call forgets what was cancelled before it began, and this one may be about to begin
+        again = threading.Timer(0.1, cancel_again)
+        again.daemon = True
+        again.start()
 
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield  # somebody else decides what Ctrl-C does
@@ -205,8 +215,9 @@ def write_text(out: Output, clover: Clover, prompt: str, request: Mapping[str, A
     last = None
     view = out.block_view() if show_blocks else None
     try:
+        pieces = clover.stream(prompt, **request)
         with ctrl_c_cancels(clover):
-            for piece in clover.stream(prompt, **request):
+            for piece in pieces:
                 if view is not None and piece.block is not None:
                     view.show([None if token is None else clover.detokenize([token]) for token in piece.block])
                 elif view is not None:
@@ -228,9 +239,11 @@ def write_text(out: Output, clover: Clover, prompt: str, request: Mapping[str, A
 def write_json(out: Output, clover: Clover, model: str, prompt: str, request: Mapping[str, Any]) -> str:
     """Writes the whole result as one object, also that of a cancelled run; returns why the text ended."""
     pieces = []
-    with contextlib.suppress(KeyboardInterrupt), ctrl_c_cancels(clover):
-        for piece in clover.stream(prompt, **request):
-            pieces.append(piece)  # one by one: an interrupt loses none
+    with contextlib.suppress(KeyboardInterrupt):
+        coming = clover.stream(prompt, **request)
+        with ctrl_c_cancels(clover):
+            for piece in coming:
+                pieces.append(piece)  # one by one: an interrupt loses none
     last = pieces[-1] if pieces else None
     finish_reason = last.finish_reason if last is not None and last.finish_reason is not None else "cancelled"
     out.json(
