@@ -26,18 +26,22 @@ class grammar_check {
     static constexpr uint64_t MAX_DEPTH = 2000;       // rules that begin with one another: llama.cpp recurses
     static constexpr uint64_t MAX_WAYS = 4096;        // to go on from one place: each becomes a stack of its own
     static constexpr uint64_t MAX_PATHS = 50'000'000; // through beginnings of rules: llama.cpp walks all of them
-    static constexpr uint64_t MAX_OPTIONAL = 8000;    // pairs of optional parts in the rows of one rule: 126 in one row
+    static constexpr uint64_t MAX_OPTIONAL = 8000;    // pairs of optional parts in one row: 126 parts
+    static constexpr uint64_t MAX_ALIKE = 200;        // of these, pairs that may begin with the same character: 20 parts
 
     enum state { UNSEEN, OPEN, DONE };
 
+    using range = std::pair<uint32_t, uint32_t>; // of characters, both ends included
+
     struct facts {
         state seen = UNSEEN;
-        bool empty = false;  // can produce nothing
-        uint64_t ways = 0;   // to begin
-        uint64_t paths = 1;  // through the rules that it may begin with
-        uint64_t depth = 0;  // of these
-        size_t at = 0;       // where visit() reads
-        bool passed = false; // all elements of this alternative so far can be empty
+        bool empty = false;       // can produce nothing
+        uint64_t ways = 0;        // to begin
+        uint64_t paths = 1;       // through the rules that it may begin with
+        uint64_t depth = 0;       // of these
+        size_t at = 0;            // where visit() reads
+        bool passed = false;      // all elements of this alternative so far can be empty
+        std::vector<range> first; // characters that it can begin with, in order and apart from each other
     };
 
     explicit grammar_check(const llama_vocab * vocab) : parser(vocab) {}
@@ -136,7 +140,9 @@ class grammar_check {
                 f.paths += part.paths;
                 f.depth = std::max(f.depth, part.depth + 1);
                 f.passed = part.empty;
+                f.first.insert(f.first.end(), part.first.begin(), part.first.end());
             } else if (f.passed) {
+                add_characters(f.first, &e);
                 f.ways++;
                 f.passed = false;
             }
@@ -144,9 +150,47 @@ class grammar_check {
         }
     }
 
+    static void add_characters(std::vector<range> & out, const llama_grammar_element * e) {
+        if (e->type == LLAMA_GRETYPE_CHAR_NOT || e->type == LLAMA_GRETYPE_CHAR_ANY) {
+            out.emplace_back(0, UINT32_MAX); // more than there are: whether a few are left out matters little
+        }
+        while (e->type == LLAMA_GRETYPE_CHAR || e->type == LLAMA_GRETYPE_CHAR_ALT) {
+            const bool is_range = e[1].type == LLAMA_GRETYPE_CHAR_RNG_UPPER;
+            out.emplace_back(e->value, e[is_range].value);
+            e += is_range ? 2 : 1;
+            if (e->type == LLAMA_GRETYPE_CHAR) {
+                break;
+            }
+        }
+    }
+
+    static void put_in_order(std::vector<range> & ranges) {
+        std::sort(ranges.begin(), ranges.end());
+        std::vector<range> out;
+        for (const range & r : ranges) {
+            if (out.empty() || r.first > out.back().second) {
+                out.push_back(r);
+            } else {
+                out.back().second = std::max(out.back().second, r.second);
+            }
+        }
+        ranges = std::move(out);
+    }
+
+    static bool overlap(const std::vector<range> & a, const std::vector<range> & b) {
+        for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
+            if (a[i].second >= b[j].first && b[j].second >= a[i].first) {
+                return true;
+            }
+            a[i].second < b[j].second ? i++ : j++;
+        }
+        return false;
+    }
+
     void close(size_t rule) {
         facts & f = found[rule];
         f.seen = DONE;
+        put_in_order(f.first);
         n_paths += f.paths;
         if (f.depth > MAX_DEPTH) {
             fail("rules that begin with one another are nested more than " + std::to_string(MAX_DEPTH) + " deep");
@@ -159,14 +203,26 @@ class grammar_check {
     // Many optional parts in a row: the same text can be read in more ways than anyone can wait for.
     void check_optional() const {
         for (size_t rule = 0; rule < rules().size(); rule++) {
-            uint64_t sum = 0;
-            uint64_t n_in_row = 0;
+            std::vector<uint32_t> row;
+            uint64_t n_alike = 0;
             for (const auto & e : rules()[rule]) {
-                n_in_row = e.type == LLAMA_GRETYPE_RULE_REF && found[e.value].empty ? n_in_row + 1 : 0;
-                sum += n_in_row;
-            }
-            if (sum > MAX_OPTIONAL) {
-                fail("the rule '" + names[rule] + "' has too many optional parts in a row; 100 are always possible");
+                if (e.type != LLAMA_GRETYPE_RULE_REF || !found[e.value].empty) {
+                    row.clear();
+                    n_alike = 0;
+                    continue;
+                }
+                for (const uint32_t other : row) {
+                    n_alike += overlap(found[e.value].first, found[other].first) ? 1 : 0;
+                }
+                row.push_back(e.value);
+                if (n_alike > MAX_ALIKE) {
+                    fail("the rule '" + names[rule] +
+                         "' has too many optional parts in a row that can begin with the same "
+                         "character; 20 are always possible");
+                }
+                if (row.size() * row.size() / 2 > MAX_OPTIONAL) {
+                    fail("the rule '" + names[rule] + "' has too many optional parts in a row; 100 are always possible");
+                }
             }
         }
     }

@@ -32,6 +32,9 @@ def chain(n: int, rest: str = "") -> str:
         (chain(20_000), "more than 2000 deep"),
         (chain(60, " | r{}"), "more than 4096 ways"),
         ("root ::= " + '("a"|"a" "a"?)? ' * 200, "'root' has too many optional parts"),
+        ("root ::= " + '"a"? ' * 21, "begin with the same character; 20 are"),
+        ("root ::= " + "[a-f]* [^g]* " * 11, "begin with the same character; 20 are"),
+        ("root ::= " + " ".join(f"[{chr(0x4E00 + i)}]?" for i in range(127)), "parts in a row; 100 are"),
         ("root ::= " + '"a"? ' * 5000, "'root' can begin in more than 4096 ways"),
     ],
 )
@@ -54,7 +57,9 @@ def test_large_ones_that_work(tiny_a: Any) -> None:
         return str(tiny_a.generate("Hello", max_tokens=40, temperature=0, **constraint).text)
 
     assert text(grammar=chain(1900)) == "a"
-    assert set(text(grammar="root ::= " + '"a"? ' * 100)) <= {"a"}
+    assert set(text(grammar="root ::= " + '"a"? ' * 20)) <= {"a"}
+    different = [chr(0x4E00 + i) for i in range(100)]
+    assert set(text(grammar="root ::= " + " ".join(f"[{c}]?" for c in different))) <= set(different)
     assert text(json_schema={"enum": ["x" * 3, *map(str, range(3000))]}).strip('"') in {"xxx", *map(str, range(3000))}
     properties = {f"p{i}": {"type": "null"} for i in range(256)}
     assert text(json_schema={"properties": properties}).startswith("{")
