@@ -210,6 +210,9 @@ def test_a_child_that_ends_well_or_by_an_exception_is_none() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.skipif(
+    any("editable" in type(finder).__module__ for finder in sys.meta_path), reason="an editable install finds it first"
+)
 def test_the_child_looks_where_this_process_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     package = tmp_path / "there" / "pyclover" / "engine"
     package.mkdir(parents=True)
