@@ -263,8 +263,10 @@ def test_random_walk_of_prompts_equals_fresh_contexts(tiny_a: Any) -> None:
 
 
 def test_cancel_from_another_thread_while_generating(tiny_a: Any) -> None:
-    threading.Timer(0.2, tiny_a.cancel).start()
+    timer = threading.Timer(0.2, tiny_a.cancel)
+    timer.start()
     got = tiny_a.generate("x", ignore_eos=True)
+    timer.join()
     assert got.finish_reason in ("cancelled", "length")
     assert len(got.tokens) > 0
     assert tiny_a.generate("x", max_tokens=3, ignore_eos=True, **GREEDY).stats.n_generated == 3
