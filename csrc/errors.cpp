@@ -66,6 +66,9 @@ int report_current_exception() noexcept {
         }
         return report(PC_NATIVE_FAILURE, std::string("a check inside llama.cpp failed: ") + e.what());
     } catch (const std::exception & e) {
+        if (std::strstr(e.what(), "empty grammar stack") != nullptr) {
+            return report(PC_BAD_GRAMMAR, "the grammar allows none of the vocabulary's tokens here: change it");
+        }
         return report(PC_NATIVE_FAILURE, e.what());
     } catch (...) {
         return report(PC_NATIVE_FAILURE, "an unknown failure in native code");

@@ -52,6 +52,13 @@ def test_refused_schemas(tiny_a: Any, capfd: pytest.CaptureFixture[str], schema:
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.parametrize("grammar", ["root ::= [b-a]", "root ::= <[1000000]>", 'root ::= "a" [b-a]'])
+def test_a_grammar_that_allows_nothing(tiny_a: Any, grammar: str) -> None:
+    with pytest.raises(pyclover.GrammarError, match="allows none of the vocabulary's tokens"):
+        tiny_a.generate("Hello", max_tokens=3, grammar=grammar)
+    assert tiny_a.generate("Hello", max_tokens=3, ignore_eos=True).finish_reason == "length"
+
+
 def test_large_ones_that_work(tiny_a: Any) -> None:
     def text(**constraint: Any) -> str:
         return str(tiny_a.generate("Hello", max_tokens=40, temperature=0, **constraint).text)
