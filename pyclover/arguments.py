@@ -43,7 +43,10 @@ def path(option: str, value: Any) -> Path:
     """Raises UsageError unless `value` is a path that a system could have."""
     if not isinstance(value, (str, os.PathLike)):
         raise UsageError(f"{option} is of type {type(value).__name__}: it must be a path (str or Path)", option=option)
-    name = os.fspath(value)
+    try:
+        name = os.fspath(value)
+    except TypeError as e:
+        raise UsageError(f"{option} is no path: {e}", option=option) from None
     if not isinstance(name, str):
         raise UsageError(f"{option} is a path of bytes: give it as str, see os.fsdecode()", option=option)
     if not name.strip():

@@ -51,7 +51,7 @@ def check_speculation(speculation: Speculation, settings: Sampling, given: Mappi
             )
     elif speculation is not None:
         raise UsageError(
-            f"speculation is {speculation!r}: it must be None, DraftSelf(...) or BlockDiffusion(...)",
+            f"speculation is {shortened(speculation)}: it must be None, DraftSelf(...) or BlockDiffusion(...)",
             option="speculation",
         )
 
@@ -180,7 +180,10 @@ class Clover:
             raise UsageError(
                 f"the prompt is of type {type(prompt).__name__}: it must be a str or token ids", option="prompt"
             )
-        tokens = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
+        try:
+            tokens = self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
+        except TypeError as e:  # an array without dimensions says that it can be iterated over
+            raise UsageError(f"the prompt must be a str or token ids: {e}", option="prompt") from None
         if not tokens:
             raise UsageError("the prompt is empty: give some text or tokens", option="prompt")
         return tokens

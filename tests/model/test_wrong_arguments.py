@@ -39,7 +39,7 @@ def test_tokens(tiny_a: Any, value: Any) -> None:
     refused("tokens", lambda: tiny_a.logits(value))
 
 
-@pytest.mark.parametrize("value", NO_TEXT)
+@pytest.mark.parametrize("value", [*NO_TEXT, np.array(1)])
 def test_prompts(tiny_a: Any, value: Any) -> None:
     for call in (tiny_a.generate, tiny_a.stream, tiny_a.score):
         with pytest.raises(pyclover.UsageError, match="prompt"):

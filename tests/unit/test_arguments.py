@@ -30,6 +30,15 @@ def test_refused(check: Callable[[str, Any], Any], bad: list[Any]) -> None:
         assert "\n" not in str(caught.value)
 
 
+def test_a_broken_path() -> None:
+    class Broken:
+        def __fspath__(self) -> int:
+            return 5
+
+    with pytest.raises(UsageError, match="thing is no path: expected"):
+        arguments.path("thing", Broken())
+
+
 def test_taken() -> None:
     assert arguments.boolean("x", 1) is True
     assert arguments.boolean("x", False) is False
