@@ -67,14 +67,14 @@ class grammar_check {
         } catch (const std::exception & e) {
             std::string why = e.what();
             // "expecting name at " and all the rest of the text: the line says the same in less
-            const size_t found = why.find(" at ");
-            const size_t n_rest = found == std::string::npos ? 0 : why.size() - found - 4;
+            const size_t mark = why.find(" at ");
+            const size_t n_rest = mark == std::string::npos ? 0 : why.size() - mark - 4;
             size_t where = at - text;
-            if (found != std::string::npos && n_rest <= all.size() &&
-                all.compare(all.size() - n_rest, n_rest, why, found + 4, n_rest) == 0) {
+            if (mark != std::string::npos && n_rest <= all.size() &&
+                all.compare(all.size() - n_rest, n_rest, why, mark + 4, n_rest) == 0) {
                 where = all.size() - n_rest;
                 const std::string next = all.substr(where, std::min<size_t>(all.find_first_of("\r\n", where) - where, 20));
-                why = why.substr(0, found) + (next.empty() ? " at the end of the line" : " before '" + next + "'");
+                why = why.substr(0, mark) + (next.empty() ? " at the end of the line" : " before '" + next + "'");
             }
             fail("line " + std::to_string(1 + std::count(all.begin(), all.begin() + where, '\n')) + ": " + why);
         }

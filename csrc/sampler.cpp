@@ -20,7 +20,7 @@ std::string grammar_of_schema(const char * json_schema) {
             const size_t found = why.find(introduction);
             why = found == std::string::npos ? why : why.substr(found + std::strlen(introduction));
         }
-        throw error(PC_BAD_GRAMMAR, "the JSON schema cannot be turned into a grammar: " + why);
+        throw error(PC_BAD_GRAMMAR, "the JSON schema cannot be turned into a grammar: " + why.substr(0, 300));
     }
 }
 

@@ -45,10 +45,13 @@ def test_refused(tiny_a: Any, capfd: pytest.CaptureFixture[str], grammar: str, w
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("schema", [{"type": "nothing"}, {"pattern": "^*$"}, {"$ref": "#/no"}, {"allOf": []}])
+@pytest.mark.parametrize(
+    "schema", [{"type": "nothing"}, {"pattern": "^*$"}, {"$ref": "#/no"}, {"allOf": []}, {"const": 10**400}]
+)
 def test_refused_schemas(tiny_a: Any, capfd: pytest.CaptureFixture[str], schema: dict[str, Any]) -> None:
-    with pytest.raises(pyclover.GrammarError, match="JSON schema cannot be turned into a grammar"):
+    with pytest.raises(pyclover.GrammarError, match="JSON schema cannot be turned into a grammar") as caught:
         tiny_a.generate("Hello", max_tokens=1, json_schema=schema)
+    assert len(str(caught.value)) < 400
     assert capfd.readouterr().err == ""
 
 
