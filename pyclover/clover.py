@@ -60,8 +60,8 @@ class Clover:
     """A model ready to generate.
 
     Args:
-        model: path of a GGUF file (any shard of a split one), or "tiny": a small Clover with random weights that the
-            package makes itself, to try things out; its text is noise.
+        model: path of a GGUF file (any shard of a split one), or "tiny", the small model in the package, which
+            answers questions of the kinds that docs/tiny.md lists.
         n_ctx: tokens that prompt and answer share. None: what the model was trained for, at most 8,192; 0: what the
             model was trained for.
         n_batch, n_ubatch: prompt tokens handed over, and computed, at once.

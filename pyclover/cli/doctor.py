@@ -7,14 +7,16 @@ from typing import Any
 import click
 
 from pyclover.cli import checks, options, probe
-from pyclover.cli.generate import SAMPLE_MODEL
+from pyclover.cli.generate import EMBEDDED_MODEL
 from pyclover.cli.output import Output
 
 RANK = ("ok", "warn", "fail")
 
 
 @click.command(short_help="Check this installation and machine.")
-@click.option("-m", "--model", default=SAMPLE_MODEL, metavar="FILE", help="Model of the reference run. [default: tiny]")
+@click.option(
+    "-m", "--model", default=EMBEDDED_MODEL, metavar="FILE", help="Model of the reference run. [default: tiny]"
+)
 @options.json_option
 @options.debug_option
 def doctor(model: str, as_json: bool) -> None:

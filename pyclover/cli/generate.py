@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyclover.engine.results import Stats
     from pyclover.engine.speculation import Speculation
 
-SAMPLE_MODEL = "tiny"
+EMBEDDED_MODEL = "tiny"
 
 
 @click.command(cls=options.SectionCommand, short_help="Generate text from a prompt.")
@@ -34,7 +34,7 @@ SAMPLE_MODEL = "tiny"
     "--model",
     default=None,
     metavar="FILE",
-    help="GGUF file, any shard of a split one. [default: tiny, the sample model in the package; its text is noise]",
+    help="GGUF file, any shard of a split one. [default: tiny, the small model in the package]",
 )
 @click.option("-p", "--prompt", default=None, metavar="TEXT", help="The prompt.")
 @click.option(
@@ -157,11 +157,12 @@ def generate(
         if isinstance(speculation, DraftSelf):
             keywords["n_rs_seq"] = speculation.n_max  # the whole run drafts: its rejections should cost no further pass
         with out.progress("loading") as progress:
-            chosen = SAMPLE_MODEL if model is None else model
+            chosen = EMBEDDED_MODEL if model is None else model
             clover = stack.enter_context(Clover(chosen, progress=progress, **keywords))
-        if chosen == SAMPLE_MODEL:
-            why = "no -m given, so " if model is None else ""
-            out.talk(f"note: {why}this is the sample model: random weights, its text is noise.")
+        if model is None:
+            out.talk(
+                "note: no -m given, so this is tiny, the small model in the package; docs/tiny.md says what it can do."
+            )
         for warning in clover.warnings:
             out.warn(warning)
         if chat:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def inspect(file: str, as_json: bool) -> None:
     """Say what a model file is and what it can do.
 
-    FILE is a GGUF file, any shard of a split one, or tiny, the sample model. Weights are not read. Exit code 1 if the
-    model cannot run.
+    FILE is a GGUF file, any shard of a split one, or tiny, the one in the package. Weights are not read. Exit code 1 if
+    the model cannot run.
     """
     from pyclover.engine.inspect import inspect as read_report
 

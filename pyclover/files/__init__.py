@@ -1,4 +1,4 @@
-"""Model files: the gate in front of native code, inspection, and the built-in sample model."""
+"""Model files: the gate in front of native code, inspection, and the model in the package."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pyclover import arguments
 from pyclover.errors import ModelNotFoundError, PathLike
-from pyclover.files.sample import sample_path
+from pyclover.files.embedded import NAMES, embedded_path
 
 
 def find_model(model: PathLike, *, option: str = "model") -> Path:
@@ -18,8 +18,8 @@ def find_model(model: PathLike, *, option: str = "model") -> Path:
     """
     path = arguments.path(option, model)
     name = os.fspath(path) if isinstance(model, os.PathLike) else model
-    if name == "tiny":
-        return sample_path()
+    if name in NAMES:
+        return embedded_path(name)
     try:
         path = path.expanduser()
         os.stat(path)
@@ -43,5 +43,5 @@ def find_model(model: PathLike, *, option: str = "model") -> Path:
             path=name,
         )
     raise ModelNotFoundError(
-        f'there is no file {name}: give the path of a GGUF file, or "tiny" for the built-in sample', path=name
+        f'there is no file {name}: give the path of a GGUF file, or "tiny" for the model in the package', path=name
     )

@@ -120,21 +120,27 @@ def test_stop_strings(cli: Cli, oracle_run: dict[str, Any]) -> None:
     assert (result["text"], result["stop"], result["finish_reason"]) == (text[: text.index(stop)], stop, "stop")
 
 
-def test_the_sample_model_needs_no_file(cli: Cli) -> None:
-    done = cli("generate", "-p", "Hello", "-n", 8)
+def test_the_model_in_the_package_answers(cli: Cli) -> None:
+    done = cli("generate", "--chat", "-p", "What is 12 + 7?", "--temp", 0)
     assert done.returncode == 0, done.stderr
-    assert "sample model" in done.stderr
-    assert list((cli.folder / "cache" / "pyclover").glob("*.gguf"))
+    assert "12 + 7 = 19" in done.stdout.rpartition("</think>")[2]
+    assert done.stderr.startswith("note: no -m given, so this is tiny")
+    for flags in (("--spec-type", "draft-self", "--spec-draft-n-max", 7), ("--diffusion",)):
+        again = cli(
+            "generate", "--chat", "-p", "What is 12 + 7?", "-q", *(("--temp", 0) if len(flags) > 1 else ()), *flags
+        )
+        assert "12 + 7 = 19" in again.stdout, flags
+    brief = cli("generate", "--chat", "--reasoning", "off", "-p", "What is 12 + 7?", "--temp", 0, "-q")
+    assert "19" in brief.stdout
+    assert "<think>" not in brief.stdout
+    assert list(cli.folder.iterdir()) == []  # nothing is written anywhere
 
 
-def test_two_at_once_make_the_sample_model(cli: Cli) -> None:
+def test_two_at_once_use_the_model_in_the_package(cli: Cli) -> None:
     both = [cli.start("generate", "-p", "Hello", "-n", 8, "--temp", 0, "-t", 1, "--json") for _ in range(2)]
     results = [(p.communicate(timeout=120), p.returncode) for p in both]
     assert [code for _, code in results] == [0, 0], results
-    texts = {json.loads(out)["text"] for (out, _), _ in results}
-    assert len(texts) == 1
-    # nothing half-written stays behind
-    assert len(list((cli.folder / "cache" / "pyclover").iterdir())) == 1
+    assert len({json.loads(out)["text"] for (out, _), _ in results}) == 1
 
 
 # ---- what goes wrong ------------------------------------------------------------------------------------------------

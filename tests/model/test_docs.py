@@ -1,4 +1,4 @@
-"""Examples in the documents that load the sample model."""
+"""Examples in the documents that load the model in the package."""
 
 from __future__ import annotations
 
