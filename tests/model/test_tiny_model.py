@@ -46,8 +46,8 @@ def test_it_ships_small_and_complete(tiny: pyclover.Clover) -> None:
     assert embedded_path("tiny").stat().st_size <= 8_000_000
     assert tiny.warnings == ()
     assert tiny.chat_template is not None
-    report = pyclover.inspect(embedded_path("tiny"))
-    assert [c.available for c in report.capabilities] == [True, True, True]
+    able = pyclover.inspect(embedded_path("tiny")).capabilities
+    assert able.plain and able.draft_self and able.block_diffusion  # noqa: PT018
     assert tiny.info.mask >= 0
     assert tiny.block_params.block_length == 8
 
