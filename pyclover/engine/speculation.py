@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
-from pyclover.errors import UsageError
+from pyclover import arguments
+from pyclover.errors import UsageError, shortened
 
 BLOCK_MAX = 32
 PLAIN = "plain"
 
 
-def _integer(option: str, value: Any, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise UsageError(f"{option} is {value!r}: it must be an integer between {low} and {high}", option=option)
-
-
 def _share(option: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (math.isfinite(value) and 0 <= value <= 1):
-        raise UsageError(f"{option} is {value!r}: it must be a number between 0 and 1", option=option)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise UsageError(f"{option} is {shortened(value)}: it must be a number between 0 and 1", option=option)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +41,11 @@ class DraftSelf:
     p_min: float = 0.0
 
     def __post_init__(self) -> None:
-        _integer("n_max", self.n_max, 1, BLOCK_MAX - 1)
-        _integer("steps", self.steps, 1, BLOCK_MAX)
+        arguments.integer("n_max", self.n_max, 1, BLOCK_MAX - 1)
+        arguments.integer("steps", self.steps, 1, BLOCK_MAX)
         _share("p_min", self.p_min)
         if self.block is not None:
-            _integer("block", self.block, 2, BLOCK_MAX)
+            arguments.integer("block", self.block, 2, BLOCK_MAX)
         for option in ("accept_ratio", "accept_delta"):
             if getattr(self, option) is not None:
                 _share(option, getattr(self, option))
@@ -94,9 +89,9 @@ class BlockDiffusion:
     def __post_init__(self) -> None:
         _share("threshold", self.threshold)
         if self.block is not None:
-            _integer("block", self.block, 1, BLOCK_MAX)
+            arguments.integer("block", self.block, 1, BLOCK_MAX)
         if self.max_steps is not None:
-            _integer("max_steps", self.max_steps, 1, BLOCK_MAX)
+            arguments.integer("max_steps", self.max_steps, 1, BLOCK_MAX)
 
     @property
     def mode(self) -> str:

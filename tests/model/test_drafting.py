@@ -328,6 +328,8 @@ def test_what_cannot_draft_says_why(tmp_path: Path) -> None:
         (lambda: DraftSelf(n_max=-1), "n_max"),
         (lambda: DraftSelf(n_max=True), "n_max"),
         (lambda: DraftSelf(n_max=2.0), "n_max"),  # type: ignore[arg-type]
+        (lambda: DraftSelf(n_max=10**5000), "n_max"),
+        (lambda: DraftSelf(p_min=10**5000), "p_min"),
         (lambda: DraftSelf(accept_ratio=1.5), "accept_ratio"),
         (lambda: DraftSelf(accept_delta=-1), "accept_delta"),
         (lambda: DraftSelf(accept_delta=float("nan")), "accept_delta"),
