@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -37,6 +38,9 @@ def load_reference() -> ModuleType:
 
 
 def compare(out: Path, gguf: Path) -> dict[str, dict[str, float]]:
+    # the checkout comes first on the path but has no compiled part; the installed package is wanted
+    here = [entry for entry in sys.path if Path(entry or ".").resolve() == ROOT]
+    sys.path[:] = [entry for entry in sys.path if entry not in here] + here
     import pyclover
 
     model = load_model(out)
