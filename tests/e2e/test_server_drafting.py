@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -174,13 +175,15 @@ QUICK_START = [
 # fmt: on
 
 
-def test_the_quick_start_runs_word_for_word() -> None:
+def test_the_quick_start_runs_word_for_word(tmp_path: Path) -> None:
     model = ["-m", str(FOLDER / "tiny_b_preview.gguf")]
     ours = [sys.executable, "-m", "pyclover.cli.main", "generate", *model, *QUICK_START, "--color", "-q"]
     theirs = [str(programs()["llama-speculative-simple"]), *model, *QUICK_START, "--color", "off"]
     env = {**os.environ, "NO_COLOR": "1"}
     done = [
-        subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=60, check=False, env=env)
+        subprocess.run(
+            command, capture_output=True, text=True, encoding="utf-8", timeout=60, check=False, env=env, cwd=tmp_path
+        )
         for command in (ours, theirs)
     ]
     assert [d.returncode for d in done] == [0, 0], done
