@@ -208,6 +208,15 @@ void pc_context::settle() {
     }
 }
 
+std::vector<uint8_t> pc_context::recurrent_state() {
+    const llama_state_seq_flags flags = LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
+    std::vector<uint8_t> state(llama_state_seq_get_size_ext(ctx, 0, flags));
+    if (llama_state_seq_get_data_ext(ctx, state.data(), state.size(), 0, flags) != state.size()) {
+        state.clear();
+    }
+    return state;
+}
+
 void pc_context::save_checkpoint() {
     if (!model->recurrent || n_checkpoints_max == 0 || history.empty() || !logits_ready) {
         return;
@@ -215,12 +224,10 @@ void pc_context::save_checkpoint() {
     if (!checkpoints.empty() && checkpoints.back().n_tokens == history.size()) {
         return;
     }
-    const llama_state_seq_flags flags = LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
-
     checkpoint c;
     c.n_tokens = history.size();
-    c.state.resize(llama_state_seq_get_size_ext(ctx, 0, flags));
-    if (llama_state_seq_get_data_ext(ctx, c.state.data(), c.state.size(), 0, flags) != c.state.size()) {
+    c.state = recurrent_state();
+    if (c.state.empty()) {
         return; // a shortcut less, nothing else
     }
     const float * logits = last_logits();

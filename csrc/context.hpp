@@ -62,6 +62,7 @@ struct pc_context {
     void cut(size_t n_tokens); // keeps the first n_tokens of history; they must be cuttable
     bool cuttable(size_t n_tokens) const;
     bool restore(size_t n_at_most, size_t n_prompt); // to the best checkpoint, false: there is none
+    std::vector<uint8_t> recurrent_state();          // the recurrent part of the memory; empty: llama.cpp could not write it
     void save_checkpoint();
     void compute(const llama_token * tokens, size_t n_tokens, bool every_row); // appends; at most n_batch tokens
     void preview(const llama_token * rows, size_t n_rows);                     // every row; history and memory stay

@@ -42,6 +42,15 @@ void check_block_result(int32_t rc) {
     }
 }
 
+// Logits of the last preview that are about the position of row t: a shifted model's row is about the next position, and
+// the first position's logits are those of the last token before the block.
+const float * block_row(const pc_context & c, bool shift, size_t t) {
+    if (shift && t == 0) {
+        return c.kept_logits.data();
+    }
+    return llama_get_logits_ith(c.ctx, (int32_t) t - (shift ? 1 : 0));
+}
+
 } // namespace
 
 void pc_context::preview(const llama_token * rows, size_t n_rows) {
@@ -132,9 +141,7 @@ extern "C" int pc_context_preview(pc_context * context, const int32_t * rows, si
                         "the first row of a shifted block needs the logits of the last token: read the prompt again");
         }
         for (size_t t = 0; t < n_rows; t++) {
-            const float * logits = !shift   ? llama_get_logits_ith(c.ctx, (int32_t) t)
-                                   : t == 0 ? c.kept_logits.data()
-                                            : llama_get_logits_ith(c.ctx, (int32_t) t - 1);
+            const float * logits = block_row(c, shift, t);
             std::copy_n(logits, n_vocab, out + t * n_vocab);
         }
         if (!c.kept_logits.empty()) {
@@ -152,17 +159,22 @@ extern "C" int pc_context_preview(pc_context * context, const int32_t * rows, si
 
 namespace {
 
+clover_draft_params translated(const pc_draft_params & p) {
+    clover_draft_params params;
+    params.n_max = p.n_max;
+    params.n_rows = p.n_rows;
+    params.n_steps = p.n_steps;
+    params.p_min = p.p_min;
+    return params;
+}
+
 // Drafts what follows the pending token; shorter than n when the drafter is not sure enough.
 std::vector<llama_token> drafted(pc_context & c, int32_t n, const pc_draft_params & p) {
     if (n < 1) {
         return {};
     }
-    c.settle();
-    clover_draft_params params;
-    params.n_max = p.n_max;
+    clover_draft_params params = translated(p);
     params.n_rows = std::min<int32_t>(p.n_rows, (int32_t) (c.n_ctx - c.history.size()));
-    params.n_steps = p.n_steps;
-    params.p_min = p.p_min;
     std::vector<clover_draft_request> requests(1);
     requests[0].pos = (llama_pos) c.history.size();
     requests[0].last = c.pending;
@@ -183,21 +195,14 @@ void keep_state_before(pc_context & c, size_t n_drafted) {
         return; // snapshots reach far enough
     }
     stopwatch watch(c.spec.rollback_s);
-    const llama_state_seq_flags flags = LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
-    std::vector<uint8_t> state(llama_state_seq_get_size_ext(c.ctx, 0, flags));
-    if (llama_state_seq_get_data_ext(c.ctx, state.data(), state.size(), 0, flags) != state.size()) {
+    c.draft_state = c.recurrent_state();
+    if (c.draft_state.empty()) {
         throw error(PC_NATIVE_FAILURE, "llama.cpp could not write its state");
     }
-    c.draft_state = std::move(state);
 }
 
 void check_draft_params(const pc_context & c, const pc_sampler & sampler, const pc_draft_params & p) {
-    clover_draft_params params;
-    params.n_max = p.n_max;
-    params.n_rows = p.n_rows;
-    params.n_steps = p.n_steps;
-    params.p_min = p.p_min;
-    if (const char * wrong = clover_draft_params_error(params)) {
+    if (const char * wrong = clover_draft_params_error(translated(p))) {
         throw error(PC_BAD_ARGUMENT, wrong);
     }
     const clover_relaxed relaxed{ p.accept_ratio, p.accept_delta };
@@ -242,11 +247,11 @@ extern "C" int pc_context_draft_step(pc_context * context, pc_sampler * sampler,
         const size_t n = std::min({ (size_t) p.n_max, wanted, room, (size_t) c.n_batch - 1 });
 
         stopwatch passes(c.stats.decode_s);
+        c.settle();
         std::vector<llama_token> batch = drafted(c, (int32_t) n, p);
         batch.insert(batch.begin(), c.pending);
         const size_t n_drafted = batch.size() - 1;
         const size_t start = c.history.size();
-        c.settle();
         keep_state_before(c, n_drafted);
         std::vector<uint8_t> state = std::move(c.draft_state);
         {
@@ -344,9 +349,7 @@ extern "C" int pc_context_denoise(pc_context * context, int32_t * rows, uint8_t 
             if (shift && t == 0 && c.kept_logits.empty()) {
                 throw error(PC_BAD_ARGUMENT, "the first row of a shifted block needs the logits of the last token");
             }
-            const float * logits = !shift   ? llama_get_logits_ith(c.ctx, (int32_t) t)
-                                   : t == 0 ? c.kept_logits.data()
-                                            : llama_get_logits_ith(c.ctx, (int32_t) t - 1);
+            const float * logits = block_row(c, shift, t);
             best[t] = clover_best_token(logits, c.model->n_vocab, mask, true);
             if (best[t].id == LLAMA_TOKEN_NULL || !std::isfinite(best[t].p)) {
                 throw error(PC_DECODE_FAILED,

@@ -6,7 +6,7 @@ import contextlib
 import json
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -182,8 +182,7 @@ def generate(
         raise click.exceptions.Exit(interrupt.CANCELLED)
 
 
-@contextlib.contextmanager
-def ctrl_c_cancels(clover: Clover) -> Iterator[None]:
+def ctrl_c_cancels(clover: Clover) -> contextlib.AbstractContextManager[None]:
     """While the block runs, the first Ctrl-C ends the running call as cancel() does, with all that it has so far.
 
     The second one raises KeyboardInterrupt, as ever.
@@ -201,14 +200,7 @@ def ctrl_c_cancels(clover: Clover) -> Iterator[None]:
         again.daemon = True
         again.start()
 
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield  # somebody else decides what Ctrl-C does
-        return
-    signal.signal(signal.SIGINT, on_interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    return interrupt.handled_by(on_interrupt)
 
 
 def write_text(out: Output, clover: Clover, prompt: str, request: Mapping[str, Any], *, show_blocks: bool) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 CANCELLED = 130
@@ -15,13 +15,18 @@ def _leave(signum: int, frame: FrameType | None) -> None:
     os._exit(CANCELLED)
 
 
-@contextlib.contextmanager
-def at_once() -> Iterator[None]:
+def at_once() -> contextlib.AbstractContextManager[None]:
     """While the block runs, Ctrl-C ends the process at once, without a word. Nothing may be lost by that."""
+    return handled_by(_leave)
+
+
+@contextlib.contextmanager
+def handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """While the block runs, Ctrl-C calls the handler, unless somebody has changed what it does already."""
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield  # somebody else decides what Ctrl-C does
         return
-    signal.signal(signal.SIGINT, _leave)
+    signal.signal(signal.SIGINT, handler)
     try:
         yield
     finally:

@@ -122,10 +122,7 @@ def _run(
             text, kept = "", ()
     except CancelledError:
         reason = "cancelled"
-    text += assembler.finish()
-    if assembler.stopped is not None and reason != "cancelled":
-        reason = "stop"
-    yield TextPiece(text, kept, reason, assembler.stopped, stats_of(context, n_generated, mode))
+    yield _last_piece(assembler, text, kept, reason, stats_of(context, n_generated, mode))
 
 
 def _run_blocks(
@@ -182,11 +179,18 @@ def _run_blocks(
                 text, kept = "", ()
     except CancelledError:
         reason = "cancelled"
+    stats = replace(stats_of(context, n_generated, settings.mode), n_prompt=len(prompt))
+    yield _last_piece(assembler, text, kept, reason, stats)
+
+
+def _last_piece(
+    assembler: TextAssembler, text: str, tokens: tuple[int, ...], reason: FinishReason, stats: Stats
+) -> TextPiece:
+    """What was held back comes out; a stop string may have come up in it."""
     text += assembler.finish()
     if assembler.stopped is not None and reason != "cancelled":
         reason = "stop"
-    stats = replace(stats_of(context, n_generated, settings.mode), n_prompt=len(prompt))
-    yield TextPiece(text, kept, reason, assembler.stopped, stats)
+    return TextPiece(text, tokens, reason, assembler.stopped, stats)
 
 
 def complete(pieces: Iterator[TextPiece]) -> Completion:
