@@ -60,12 +60,12 @@ class TrainConfig:
     weight_decay: float = 0.05
     clip: float = 1.0
     warmup_steps: int = 80
-    copy_share: float = 0.15  # the copy-heavy mix up to here
+    copy_share: float = 0.12  # the copy-heavy mix up to here
     constant_share: float = 0.45  # constant rate up to here, then linear to zero
-    whole_share: float = 0.65  # whole blocks as in block diffusion from here
+    whole_share: float = 0.5  # whole blocks as in block diffusion from here
     prompt_weight: float = 0.05  # of the causal loss on prompt tokens
     after_end_weight: float = 0.1  # of both losses on tokens after the end of an answer
-    block_weight: float = 1.0
+    block_weight: float = 1.25
     balance_weight: float = 0.01
     compile: bool = True
 

@@ -68,14 +68,18 @@ def test_words() -> None:
     for question, _, answer in samples("spell"):
         assert answer.replace("-", "") in question
         assert all(len(part) == 1 for part in answer.split("-"))
-    for question, _, answer in samples("letters"):
+    for question, work, answer in samples("letters"):
         word, n = re.fullmatch(r"(\w+) has (\d+) letters\.", answer).groups()  # type: ignore[union-attr]
         assert len(word) == int(n)
         assert word in question
-    for _, _, answer in samples("occur"):
+        assert [part[0] for part in work.split("-")] == list(word)
+        assert numbers(work) == list(range(1, int(n) + 1))
+    for _, work, answer in samples("occur"):
         letter, word, times = re.fullmatch(r"(\w) is in (\w+) (once|\d+ times)\.", answer).groups()  # type: ignore[union-attr]
         n = sum(1 for x in word if x == letter)
         assert times == ("once" if n == 1 else f"{n} times")
+        assert [part[0] for part in work.split("-")] == list(word)
+        assert numbers(work) == [word[: i + 1].count(letter) for i in range(len(word))]
     for question, _, answer in samples("repeat"):
         assert question.endswith(": " + answer)
 
@@ -87,6 +91,7 @@ def test_numbers_in_order() -> None:
     for question, _, answer in samples("count"):
         first, last = numbers(question)
         step = 1 if last >= first else -1
+        assert (step < 0) == ("down" in question or "backwards" in question)
         assert numbers(answer) == list(range(first, last + step, step))
     for question, _, answer in samples("larger"):
         pick = min if "smaller" in answer else max
@@ -97,7 +102,7 @@ def test_numbers_in_order() -> None:
 
 
 def test_logic_and_follow_up() -> None:
-    for question, _, answer in samples("logic"):
+    for question, work, answer in samples("logic"):
         if found := re.fullmatch(r"(\d+) is (odd|even)\.", answer):
             assert int(found[1]) % 2 == (found[2] == "odd")
         elif "greater" in question or "less" in question:
@@ -110,6 +115,9 @@ def test_logic_and_follow_up() -> None:
             pairs = re.findall(r"(\w+) is (?:taller|older|faster) than (\w+)\.", question)
             most = ({a for a, _ in pairs} - {b for _, b in pairs}).pop()
             least = ({b for _, b in pairs} - {a for a, _ in pairs}).pop()
+            middle = ({a for a, _ in pairs} & {b for _, b in pairs}).pop()
+            assert work.endswith(f": {most}, {middle}, {least}")
+            assert work.startswith(middle)
             top = answer.rstrip(".").rsplit(" ", 1)[1] in ("tallest", "oldest", "fastest")
             assert answer.split(" ")[0] == (most if top else least)
     rng = Random(4)

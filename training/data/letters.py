@@ -40,16 +40,16 @@ def dashed(word: str) -> str:
 
 
 def length_work(word: str) -> str:
-    return " ".join(f"{letter}{i}" for i, letter in enumerate(word, 1))
+    return "-".join(f"{letter}{i}" for i, letter in enumerate(word, 1))
 
 
 def occur_work(word: str, letter: str) -> str:
-    """Letters in order, each find with its number."""
+    """Letters in order, each with the number of finds so far, so that no step has to look back further than one."""
     parts, found = [], 0
     for x in word:
         found += x == letter
-        parts.append(f"{x}{found}" if x == letter else x)
-    return " ".join(parts)
+        parts.append(f"{x}{found}")
+    return "-".join(parts)
 
 
 def spell(rng: Random) -> Sample:

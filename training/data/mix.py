@@ -12,29 +12,29 @@ from training.tokenizer import END_OF_TEXT
 
 # kind -> generator, weight in the normal mix, weight in the copy-heavy mix
 KINDS: dict[str, tuple[Generator, float, float]] = {
-    "add": (numbers.add, 10, 5),
-    "sub": (numbers.sub, 10, 5),
-    "mul": (numbers.mul, 9, 4),
-    "count": (numbers.count, 5, 3),
-    "sort": (numbers.sort, 9, 5),
-    "larger": (numbers.larger, 5, 3),
-    "unit": (numbers.unit, 7, 3),
+    "add": (numbers.add, 9, 5),
+    "sub": (numbers.sub, 9, 5),
+    "mul": (numbers.mul, 8, 4),
+    "count": (numbers.count, 8, 4),
+    "sort": (numbers.sort, 8, 5),
+    "larger": (numbers.larger, 4, 3),
+    "unit": (numbers.unit, 6, 3),
     "spell": (letters.spell, 9, 10),
     "reverse": (letters.reverse, 9, 9),
     "letters": (letters.letters, 8, 6),
-    "occur": (letters.occur, 7, 4),
-    "repeat": (letters.repeat, 5, 25),
-    "fact": (facts.fact, 12, 6),
+    "occur": (letters.occur, 9, 5),
+    "repeat": (letters.repeat, 5, 22),
+    "fact": (facts.fact, 11, 6),
     "json": (structured.json_answer, 6, 10),
-    "tool": (tools.tool, 7, 10),
-    "result": (tools.result, 5, 6),
-    "logic": (talk.logic, 7, 4),
+    "tool": (tools.tool, 11, 14),
+    "result": (tools.result, 3, 4),
+    "logic": (talk.logic, 9, 5),
     "follow": (talk.follow, 9, 5),
-    "meet": (talk.meet, 1.5, 3),
-    "story": (prose.story, 3, 2),
+    "meet": (talk.meet, 1, 3),
+    "story": (prose.story, 2.5, 2),
     "explain": (prose.explain, 2, 1),
 }
-RAW_WEIGHT = 2.0  # stories without a chat
+RAW_WEIGHT = 1.5  # stories without a chat
 PROSE = ("story", "explain")  # several answers are right: no exactness, only acceptance
 EXACT = tuple(k for k in KINDS if k not in PROSE)
 SYSTEM = ("You are a helpful assistant.", "Answer briefly.", "You are tiny, a small Clover model.", "Be helpful.")

@@ -81,24 +81,30 @@ def mul(rng: Random) -> Sample:
     )
 
 
-COUNT = (
-    "Count from {a} to {b}.", "Count {way} from {a} to {b}.", "Write the numbers from {a} to {b}.",
-    "List all numbers from {a} to {b}.", "Start at {a} and count {way} to {b}.", "Say the numbers {a} to {b}.",
-    "Can you count from {a} to {b}?", "Give me the numbers from {a} to {b}.",
-)  # fmt: skip
+# A request to count down says so: to tell the direction from two numbers alone is another task.
+COUNT = {
+    "up": (
+        "Count from {a} to {b}.", "Count up from {a} to {b}.", "Write the numbers from {a} to {b}.",
+        "List all numbers from {a} to {b}.", "Start at {a} and count up to {b}.", "Say the numbers {a} to {b}.",
+        "Can you count from {a} to {b}?", "Give me the numbers from {a} to {b}.",
+    ),
+    "down": (
+        "Count down from {a} to {b}.", "Count backwards from {a} to {b}.", "Start at {a} and count down to {b}.",
+        "Can you count down from {a} to {b}?",
+    ),
+}  # fmt: skip
 
 
 def count(rng: Random) -> Sample:
-    a, n = rng.randrange(0, 91), rng.randrange(3, 11)
-    if rng.random() < 0.25:
-        a = 1
+    n = rng.randrange(3, 11)
+    a = 1 if rng.random() < 0.2 else rng.randrange(101 - n)
     numbers = list(range(a, a + n))
     way = "up"
-    if rng.random() < 0.3:
+    if rng.random() < 0.25:
         numbers.reverse()
         way = "down"
     first, last = numbers[0], numbers[-1]
-    text = polite(rng, ask(rng, COUNT, a=first, b=last, way=way))
+    text = polite(rng, ask(rng, COUNT[way], a=first, b=last))
     return Sample(f"count:{first}:{last}", user(text), ", ".join(map(str, numbers)), f"{way} from {first} to {last}")
 
 

@@ -24,7 +24,9 @@ def _order(rng: Random) -> Sample:
         facts.reverse()
     which, answer = rng.choice(((most, a), (least, c)))
     text = " ".join(facts) + " " + ask(rng, ("Who is the {x}?", "Who is {x}?", "Who of them is the {x}?"), x=which)
-    return Sample(f"order:{a}:{b}:{c}:{which}", user(text), f"{answer} is the {which}.", f"{a}, {b}, {c}")
+    # the thought names the one in the middle first: it is the name that comes twice
+    work = f"{b} is in the middle: {a}, {b}, {c}"
+    return Sample(f"order:{a}:{b}:{c}:{which}", user(text), f"{answer} is the {which}.", work, show_work=True)
 
 
 def _parity(rng: Random) -> Sample:
@@ -57,7 +59,8 @@ def _compare(rng: Random) -> Sample:
     answer = "Yes" if right else "No"
     if text.startswith("True"):
         answer = "True" if right else "False"
-    return Sample(f"larger:{min(a, b)}:{max(a, b)}", user(text), answer, f"{a} {'>' if a > b else '<'} {b}")
+    work = f"{a} is {'greater' if a > b else 'less'} than {b}"
+    return Sample(f"larger:{min(a, b)}:{max(a, b)}", user(text), answer, work, show_work=True)
 
 
 def _turns(first: Sample, question: str) -> list[Message]:

@@ -92,16 +92,25 @@ def _tool(name: str, parameters: tuple[str, ...], description: str) -> Message:
     return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
 
 
+def _usually_first(rng: Random, choices: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
+    return choices[0] if rng.random() < 0.6 else rng.choice(choices)
+
+
 def _scene(rng: Random) -> tuple[list[Message], Call, str, tuple[str, ...]]:
     """Tools on offer, one question that needs one of them, its name and its parameters' names."""
     chosen = rng.sample(range(len(FAMILIES)), rng.choice((1, 2, 2, 3)))
     built = []
     for i in chosen:
         _, names, choices, description = FAMILIES[i]
-        built.append((i, rng.choice(names), rng.choice(choices), description))
+        built.append((i, rng.choice(names), _usually_first(rng, choices), description))
     i, name, parameters, _ = built[0]
     rng.shuffle(built)
     return [_tool(n, p, d) for _, n, p, d in built], FAMILIES[i][0](rng), name, parameters
+
+
+def _work(name: str, parameters: tuple[str, ...]) -> str:
+    """The thought copies the signature out of the list, so that the call can be copied out of the thought."""
+    return f"I call {name}({', '.join(parameters)})"
 
 
 def _call(call: Call, name: str, parameters: tuple[str, ...]) -> Message:
@@ -116,7 +125,7 @@ def tool(rng: Random) -> Sample:
         topic, question, answer = rng.choice(FACTS)
         return Sample(f"fact:{question}", user(question), answer, f"a question: {topic.rstrip('?!.')}", tools=tools)
     key = f"{call[2]}:{len(tools)}:{name}"
-    return Sample(key, user(call[0]), "", f"I call {name}", calls=[_call(call, name, parameters)], tools=tools)
+    return Sample(key, user(call[0]), "", _work(name, parameters), calls=[_call(call, name, parameters)], tools=tools)
 
 
 def result(rng: Random) -> Sample:
@@ -124,6 +133,6 @@ def result(rng: Random) -> Sample:
     tools, call, name, parameters = _scene(rng)
     question, _, key, found, reply = call
     called: Message = {"role": "assistant", "content": "", "tool_calls": [_call(call, name, parameters)]}
-    called["reasoning_content"] = f"I call {name}"
+    called["reasoning_content"] = _work(name, parameters)
     messages = [*user(question), called, {"role": "tool", "content": json.dumps(found)}]
     return Sample(f"result:{key}:{reply}", messages, reply, "say the result", tools=tools)
