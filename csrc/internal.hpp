@@ -98,6 +98,9 @@ struct pc_model {
     const llama_vocab * vocab = nullptr;
     int32_t n_vocab = 0;
     bool recurrent = false;
+    // where the routed experts are; llama.cpp keeps a pointer to both
+    std::string expert_pattern;
+    llama_model_tensor_buft_override placed[2] = {};
 };
 
 struct pc_sampler {

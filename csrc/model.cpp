@@ -21,6 +21,16 @@ struct load_watch {
     }
 };
 
+// Names of the routed experts' tensors in the first n layers; in all when n is negative or more than any model has.
+std::string experts_of_layers(int32_t n) {
+    const bool all = n < 0 || n > 999;
+    std::string layers = all ? "[0-9]+" : "";
+    for (int32_t i = 0; !all && i < n; i++) {
+        layers += (i > 0 ? "|" : "") + std::to_string(i);
+    }
+    return "^blk\\.(" + layers + ")\\.ffn_[a-z_]+_exps\\.";
+}
+
 void check_token(const pc_model * model, int32_t token) {
     if (token < 0 || token >= model->n_vocab) {
         throw error(PC_BAD_ARGUMENT,
@@ -39,8 +49,14 @@ extern "C" int pc_model_load(const char * path, const pc_model_params * params, 
 
         load_watch watch{ params->progress, params->user, false, nullptr };
 
+        auto handle = std::make_unique<pc_model>();
         llama_model_params lp = llama_model_default_params();
         lp.n_gpu_layers = params->n_gpu_layers;
+        if (params->n_cpu_moe != 0) {
+            handle->expert_pattern = experts_of_layers(params->n_cpu_moe);
+            handle->placed[0] = { handle->expert_pattern.c_str(), ggml_backend_cpu_buffer_type() };
+            lp.tensor_buft_overrides = handle->placed; // ended by an empty entry
+        }
         lp.main_gpu = params->main_gpu;
         lp.load_mode = params->mmap != 0 ? (params->mlock != 0 ? LLAMA_LOAD_MODE_MMAP_MLOCK : LLAMA_LOAD_MODE_MMAP)
                                          : (params->mlock != 0 ? LLAMA_LOAD_MODE_MLOCK : LLAMA_LOAD_MODE_NONE);
@@ -58,12 +74,11 @@ extern "C" int pc_model_load(const char * path, const pc_model_params * params, 
             throw error(error_lines_say_out_of_memory() ? PC_OUT_OF_MEMORY : PC_LOAD_FAILED,
                         why.empty() ? "llama.cpp gave no reason" : why);
         }
-        auto * handle = new pc_model;
         handle->model = loaded;
         handle->vocab = llama_model_get_vocab(loaded);
         handle->n_vocab = llama_vocab_n_tokens(handle->vocab);
         handle->recurrent = llama_model_is_recurrent(loaded) || llama_model_is_hybrid(loaded);
-        *out = handle;
+        *out = handle.release();
     });
 }
 

@@ -68,6 +68,7 @@ class Clover:
         n_threads, n_threads_batch: for single tokens and for prompts; None: the physical cores, or 1 for a model of
             less than 32 MiB.
         n_gpu_layers: layers to keep on GPUs, -1 for all.
+        n_cpu_moe: layers, from the first, whose routed experts stay in main memory, -1 for all.
         flash_attn: True, False or "auto".
         cache_type_k, cache_type_v: type of the KV cache: "f32", "f16", "bf16", "q8_0", …
         n_rs_seq: states of Clover's recurrent memory kept for taking back drafted tokens: with as many as a draft has,
@@ -96,6 +97,7 @@ class Clover:
         n_threads: int | None = None,
         n_threads_batch: int | None = None,
         n_gpu_layers: int = -1,
+        n_cpu_moe: int = 0,
         flash_attn: FlashAttention = "auto",
         cache_type_k: str = "f16",
         cache_type_v: str = "f16",
@@ -113,7 +115,8 @@ class Clover:
         )  # fmt: skip
         self._model = Model(
             find_model(model),
-            n_gpu_layers=n_gpu_layers, mmap=mmap, mlock=mlock, check_tensors=check_tensors, progress=progress,
+            n_gpu_layers=n_gpu_layers, n_cpu_moe=n_cpu_moe, mmap=mmap, mlock=mlock, check_tensors=check_tensors,
+            progress=progress,
         )  # fmt: skip
         try:
             self._context = Context(self._model, options)

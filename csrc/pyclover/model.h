@@ -12,6 +12,7 @@ typedef struct pc_model pc_model;
 
 typedef struct pc_model_params {
     int32_t n_gpu_layers; /* negative: all */
+    int32_t n_cpu_moe;    /* routed experts of the first so many layers stay in main memory; negative: of all */
     int32_t main_gpu;
     int32_t mmap;          /* 0 or 1 */
     int32_t mlock;         /* 0 or 1 */

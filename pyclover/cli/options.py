@@ -134,6 +134,14 @@ MODEL.add(
     help="Layers kept on the GPU, where the build has one; all and auto: every layer. [default: auto]",
 )
 MODEL.add(
+    "-ncmoe",
+    "--n-cpu-moe",
+    name="n_cpu_moe",
+    metavar="N|all",
+    type=values.count_or_all,
+    help="Layers, from the first, whose routed experts stay in main memory, for a GPU that is too small. [default: 0]",
+)
+MODEL.add(
     "-t",
     "--threads",
     name="n_threads",

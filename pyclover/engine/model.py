@@ -66,6 +66,7 @@ class Model:
     Args:
         path: a GGUF file, any shard of a split one. It is checked before native code sees a byte.
         n_gpu_layers: layers to keep on GPUs, -1 for all.
+        n_cpu_moe: layers, from the first, whose routed experts stay in main memory, -1 for all.
         main_gpu: the GPU for what cannot be split.
         mmap: map the file instead of reading it. mlock: keep it from being swapped out.
         check_tensors: look at every weight for invalid values while loading.
@@ -81,6 +82,7 @@ class Model:
         path: PathLike,
         *,
         n_gpu_layers: int = -1,
+        n_cpu_moe: int = 0,
         main_gpu: int = 0,
         mmap: bool = True,
         mlock: bool = False,
@@ -88,6 +90,7 @@ class Model:
         progress: Progress | None = None,
     ) -> None:
         arguments.integer("n_gpu_layers", n_gpu_layers, -1)
+        arguments.integer("n_cpu_moe", n_cpu_moe, -1)
         arguments.integer("main_gpu", main_gpu, 0)
         for option, value in (("mmap", mmap), ("mlock", mlock), ("check_tensors", check_tensors)):
             arguments.boolean(option, value)
@@ -101,6 +104,7 @@ class Model:
 
         params = ffi.new("pc_model_params *")
         params.n_gpu_layers = n_gpu_layers
+        params.n_cpu_moe = n_cpu_moe
         params.main_gpu = main_gpu
         params.mmap = mmap
         params.mlock = mlock

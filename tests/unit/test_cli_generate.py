@@ -201,6 +201,8 @@ MODEL_FLAGS = [
     (["-ngl", "all"], {"n_gpu_layers": -1}),
     (["--gpu-layers", "auto"], {"n_gpu_layers": -1}),
     (["--n-gpu-layers=7"], {"n_gpu_layers": 7}),
+    (["-ncmoe", "12"], {"n_cpu_moe": 12}),
+    (["--n-cpu-moe", "all"], {"n_cpu_moe": -1}),
     (["-t", "4", "-tb", "8"], {"n_threads": 4, "n_threads_batch": 8}),
     (["-t", "-1", "-tb", "0"], {}),
     (["-fa", "on"], {"flash_attn": True}),
