@@ -28,6 +28,13 @@ void require_block_pass(const pc_model & model) {
     }
 }
 
+// A block pass whose numbers are none leaves such numbers in free cells of the KV cache, where a later pass would meet them
+// (0 times NaN is NaN): everything is cleared.
+[[noreturn]] void refuse_numbers(pc_context & c) {
+    c.forget();
+    throw error(PC_DECODE_FAILED, "the model computed no usable logits (NaN or infinite): its weights may be damaged");
+}
+
 void check_block_result(int32_t rc) {
     if (rc == 2) {
         throw error(PC_CANCELLED, "the call was stopped");
@@ -143,6 +150,9 @@ extern "C" int pc_context_preview(pc_context * context, const int32_t * rows, si
         for (size_t t = 0; t < n_rows; t++) {
             const float * logits = block_row(c, shift, t);
             std::copy_n(logits, n_vocab, out + t * n_vocab);
+            if (std::isnan(*logits)) {
+                refuse_numbers(c);
+            }
         }
         if (!c.kept_logits.empty()) {
             // back to where the sampler looks for them
@@ -186,7 +196,11 @@ std::vector<llama_token> drafted(pc_context & c, int32_t n, const pc_draft_param
     c.logits_ready = false;
     c.spec.previews += (uint64_t) std::min(p.n_steps, n);
     stopwatch watch(c.spec.preview_s);
-    check_block_result(clover_draft(c.ctx, requests, n, params));
+    const int32_t rc = clover_draft(c.ctx, requests, n, params);
+    if (rc == CLOVER_DRAFT_NO_LOGITS) {
+        refuse_numbers(c);
+    }
+    check_block_result(rc);
     return std::move(requests[0].draft);
 }
 
@@ -211,7 +225,7 @@ void check_draft_params(const pc_context & c, const pc_sampler & sampler, const 
     }
     if (relaxed.on() && !sampler.argmax) {
         throw error(PC_BAD_ARGUMENT,
-                    "relaxed acceptance works with greedy decoding alone: temperature 0, no penalties, grammar or logit bias");
+                    "relaxed acceptance works with greedy decoding alone: temperature 0, no penalties, DRY, grammar, logit bias or ignore_eos");
     }
     require_block_pass(*c.model);
 }
@@ -265,11 +279,8 @@ extern "C" int pc_context_draft_step(pc_context * context, pc_sampler * sampler,
         stopwatch watch(c.stats.sample_s);
         const clover_relaxed relaxed{ p.accept_ratio, p.accept_delta };
         c.spec.rounds++;
-        c.spec.drafted += n_drafted;
-        for (size_t i = 0; i < n_drafted; i++) {
-            c.spec.drafted_at[i]++;
-        }
         size_t n_accepted = 0;
+        size_t n_checked = n_drafted;
         for (size_t i = 0; i <= n_drafted; i++) {
             llama_token chosen = c.choose(*sampler, (int32_t) i);
             bool accepted = i < n_drafted && chosen == batch[i + 1];
@@ -285,10 +296,18 @@ extern "C" int pc_context_draft_step(pc_context * context, pc_sampler * sampler,
             if (*is_end == 0) {
                 emit(chosen);
             }
-            // behind an end token only greedy decoding can tell what it would have accepted
-            if (!accepted || (*is_end != 0 && !sampler->argmax)) {
+            if (!accepted) {
                 break;
             }
+            // behind an end token only greedy decoding can tell what it would have accepted
+            if (*is_end != 0 && !sampler->argmax) {
+                n_checked = i + 1;
+                break;
+            }
+        }
+        c.spec.drafted += n_checked;
+        for (size_t i = 0; i < n_checked; i++) {
+            c.spec.drafted_at[i]++;
         }
         c.spec.accepted += n_accepted;
         c.spec.emitted += *n_tokens;
@@ -352,8 +371,7 @@ extern "C" int pc_context_denoise(pc_context * context, int32_t * rows, uint8_t 
             const float * logits = block_row(c, shift, t);
             best[t] = clover_best_token(logits, c.model->n_vocab, mask, true);
             if (best[t].id == LLAMA_TOKEN_NULL || !std::isfinite(best[t].p)) {
-                throw error(PC_DECODE_FAILED,
-                            "the model computed no usable logits (NaN or infinite): its weights may be damaged");
+                refuse_numbers(c);
             }
             if (surest == n_rows || best[t].p > best[surest].p) {
                 surest = t;

@@ -11,6 +11,8 @@ from pyclover.errors import (
     ClosedError,
     CloverError,
     ContextFullError,
+    DoesNotFitError,
+    DownloadError,
     FileError,
     GrammarError,
     IncompleteSetError,
@@ -19,6 +21,7 @@ from pyclover.errors import (
     ModelNotFoundError,
     NativeError,
     OutOfMemoryError,
+    RepairError,
     SpeculationUnavailableError,
     StateError,
     TemplateError,
@@ -39,6 +42,9 @@ __all__ = [
     "CloverError",
     "Completion",
     "ContextFullError",
+    "DoesNotFitError",
+    "Download",
+    "DownloadError",
     "DraftSelf",
     "FileError",
     "GrammarError",
@@ -49,6 +55,9 @@ __all__ = [
     "ModelNotFoundError",
     "NativeError",
     "OutOfMemoryError",
+    "Plan",
+    "Repair",
+    "RepairError",
     "Report",
     "Sampling",
     "Score",
@@ -61,8 +70,11 @@ __all__ = [
     "UnsupportedModelError",
     "UsageError",
     "__version__",
+    "download",
     "errors",
+    "fit",
     "inspect",
+    "repair",
 ]
 
 # Loaded on first use: `import pyclover` and `clover-run --help` must not wait for the native library.
@@ -72,23 +84,33 @@ _LAZY = {
     "DraftSelf": "pyclover.engine.speculation",
     "Clover": "pyclover.clover",
     "Completion": "pyclover.engine.results",
+    "Download": "pyclover.hub.download",
     "MemoryUse": "pyclover.engine.results",
+    "Plan": "pyclover.plan.result",
+    "Repair": "pyclover.files.repair",
     "Report": "pyclover.files.report",
     "Sampling": "pyclover.engine.sampling",
     "Score": "pyclover.engine.results",
     "Stats": "pyclover.engine.results",
     "TextPiece": "pyclover.engine.results",
-    "inspect": "pyclover.engine.inspect",
+    "download": "pyclover.hub.download",
+    "fit": "pyclover.plan.fit",
+    "inspect": "pyclover.remote",
+    "repair": "pyclover.files.repair",
 }
 
 if TYPE_CHECKING:
     from pyclover.clover import Clover
     from pyclover.engine.blocks import BlockParams
-    from pyclover.engine.inspect import inspect
     from pyclover.engine.results import Completion, MemoryUse, Score, Stats, TextPiece
     from pyclover.engine.sampling import Sampling
     from pyclover.engine.speculation import BlockDiffusion, DraftSelf
+    from pyclover.files.repair import Repair, repair
     from pyclover.files.report import Report
+    from pyclover.hub.download import Download, download
+    from pyclover.plan.fit import fit
+    from pyclover.plan.result import Plan
+    from pyclover.remote import inspect
 
 
 def __getattr__(name: str) -> Any:

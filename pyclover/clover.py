@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +17,16 @@ from pyclover.engine.context import Context, ContextOptions, FlashAttention
 from pyclover.engine.model import Model, ModelInfo, Progress
 from pyclover.engine.pieces import Pieces
 from pyclover.engine.results import Completion, MemoryUse, Score, TextPiece
-from pyclover.engine.sampling import Sampling, sampling_from
-from pyclover.engine.speculation import BlockDiffusion, DraftSelf, Speculation
+from pyclover.engine.sampling import sampling_from
+from pyclover.engine.speculation import BlockDiffusion, DraftSelf, Speculation, check_speculation
 from pyclover.engine.threads import usable_processors
 from pyclover.errors import PathLike, TemplateError, UsageError, shortened
-from pyclover.files.find import find_model
+from pyclover.files.gate import validate
+from pyclover.source import model_file
+
+if TYPE_CHECKING:
+    from pyclover.hub.progress import ProgressFunction as DownloadProgressFunction
+    from pyclover.plan.result import Plan
 
 Prompt = str | Sequence[int]
 
@@ -36,34 +42,15 @@ def check_stops(stop: str | Sequence[str]) -> tuple[str, ...]:
     return stops
 
 
-def check_speculation(speculation: Speculation, settings: Sampling, given: Mapping[str, Any]) -> None:
-    """Raises UsageError for what a mode cannot honour."""
-    if isinstance(speculation, BlockDiffusion):
-        for name in given:
-            if name != "temperature" or settings.temperature > 0:
-                raise UsageError(f"{name}: block diffusion is greedy; leave sampling settings out", option=name)
-    elif isinstance(speculation, DraftSelf):
-        if speculation.relaxed and settings.temperature > 0:
-            raise UsageError(
-                "accept_ratio and accept_delta (relaxed acceptance) need greedy decoding: give temperature=0 "
-                "(--temp 0)",
-                option="accept_ratio" if speculation.accept_ratio is not None else "accept_delta",
-            )
-    elif speculation is not None:
-        raise UsageError(
-            f"speculation is {shortened(speculation)}: it must be None, DraftSelf(...) or BlockDiffusion(...)",
-            option="speculation",
-        )
-
-
 class Clover:
     """A model ready to generate.
 
     Args:
-        model: path of a GGUF file (any shard of a split one), or "tiny", the small model in the package, which
-            answers questions of the kinds that docs/tiny.md lists.
-        n_ctx: tokens that prompt and answer share. None: what the model was trained for, at most 8,192; 0: what the
-            model was trained for.
+        model: path of a GGUF file (any shard of a split one); "tiny", the small model in the package, which answers
+            questions of the kinds that docs/tiny.md lists; or a name on the hub, owner/repo[:quant], or "auto", the
+            best Clover that fits this machine, which are downloaded when they are not here yet.
+        n_ctx: tokens that prompt and answer share. None: what the model was trained for, at most 8,192, less where that
+            does not fit; 0: what the model was trained for.
         n_batch, n_ubatch: prompt tokens handed over, and computed, at once.
         n_threads, n_threads_batch: for single tokens and for prompts; None: the physical cores, or 1 for a model of
             less than 32 MiB.
@@ -71,14 +58,19 @@ class Clover:
         n_cpu_moe: layers, from the first, whose routed experts stay in main memory, -1 for all.
         flash_attn: True, False or "auto".
         cache_type_k, cache_type_v: type of the KV cache: "f32", "f16", "bf16", "q8_0", …
+        fit: let a plan choose what is None, so that the model fits this machine, and refuse what cannot; False: take
+            llama.cpp's defaults and try. See `pyclover.fit`.
         n_rs_seq: states of Clover's recurrent memory kept for taking back drafted tokens: with as many as a draft has,
             a check that rejects some of them costs no further pass. Each takes as much memory as the state itself
             (63 MB for Clover-35B-A3B).
         mmap: map the file instead of reading it. mlock: keep it from being swapped out.
         check_tensors: look at every weight for invalid values while loading.
         progress: called with 0 to 1 while weights load; returning False stops the load.
+        download_progress: called while a model is downloaded, see `pyclover.download`.
 
     Raises:
+        DoesNotFitError: no settings that honour the arguments fit into memory; `nearest` is a plan that does.
+        DownloadError: a model on the hub could not be fetched.
         FileError: and its kinds, when the file cannot be used.
         OutOfMemoryError: no room for weights, caches or buffers.
         UsageError: an option that cannot be honoured.
@@ -92,32 +84,48 @@ class Clover:
         model: PathLike = "tiny",
         *,
         n_ctx: int | None = None,
-        n_batch: int = 2048,
-        n_ubatch: int = 512,
+        n_batch: int | None = None,
+        n_ubatch: int | None = None,
         n_threads: int | None = None,
         n_threads_batch: int | None = None,
-        n_gpu_layers: int = -1,
-        n_cpu_moe: int = 0,
+        n_gpu_layers: int | None = None,
+        n_cpu_moe: int | None = None,
         flash_attn: FlashAttention = "auto",
-        cache_type_k: str = "f16",
-        cache_type_v: str = "f16",
+        cache_type_k: str | None = None,
+        cache_type_v: str | None = None,
         n_rs_seq: int = 0,
+        fit: bool = True,
         mmap: bool = True,
         mlock: bool = False,
         check_tensors: bool = False,
         progress: Progress | None = None,
+        download_progress: DownloadProgressFunction | None = None,
     ) -> None:
         # options first: a wrong one should not cost the time of loading
+        given = {
+            "n_ctx": n_ctx, "n_batch": n_batch, "n_ubatch": n_ubatch, "cache_type_k": cache_type_k,
+            "cache_type_v": cache_type_v, "n_rs_seq": n_rs_seq,
+        }  # fmt: skip
         options = ContextOptions(
-            n_ctx=n_ctx, n_batch=n_batch, n_ubatch=n_ubatch, n_threads=n_threads, n_threads_batch=n_threads_batch,
-            flash_attn=flash_attn, cache_type_k=cache_type_k, cache_type_v=cache_type_v,
-            n_rs_seq=n_rs_seq,
+            **{name: value for name, value in given.items() if value is not None},
+            n_threads=n_threads, n_threads_batch=n_threads_batch, flash_attn=flash_attn,
         )  # fmt: skip
-        self._model = Model(
-            find_model(model),
-            n_gpu_layers=n_gpu_layers, n_cpu_moe=n_cpu_moe, mmap=mmap, mlock=mlock, check_tensors=check_tensors,
-            progress=progress,
-        )  # fmt: skip
+        placed = {"n_gpu_layers": n_gpu_layers, "n_cpu_moe": n_cpu_moe}
+        placed = {name: value for name, value in placed.items() if value is not None}
+        fit, mmap = arguments.boolean("fit", fit), arguments.boolean("mmap", mmap)
+        file = validate(model_file(model, progress=download_progress))
+        self._plan: Plan | None = None
+        if fit:
+            from pyclover.plan.fit import fit as plan_for
+
+            wished = {name: value for name, value in given.items() if name != "n_rs_seq"}
+            self._plan = plan_for(
+                file, **wished, **placed, n_max=n_rs_seq, flash_attn=flash_attn is not False, mmap=mmap
+            )
+            chosen = self._plan.options()
+            placed = {name: chosen.pop(name) for name in ("n_gpu_layers", "n_cpu_moe")}
+            options = replace(options, **chosen)
+        self._model = Model(file, **placed, mmap=mmap, mlock=mlock, check_tensors=check_tensors, progress=progress)
         try:
             self._context = Context(self._model, options)
         except BaseException:
@@ -135,6 +143,11 @@ class Clover:
     def info(self) -> ModelInfo:
         """Sizes and special tokens."""
         return self._model.info
+
+    @property
+    def plan(self) -> Plan | None:
+        """The settings that were chosen, with reasons and the memory estimated; None with fit=False."""
+        return self._plan
 
     @property
     def n_ctx(self) -> int:
@@ -231,6 +244,11 @@ class Clover:
         check_speculation(speculation, settings, sampling)
         if speculation is not None:
             blocks.require_block_pass(self._model, speculation.mode.split(" (")[0])
+        if isinstance(speculation, DraftSelf):
+            blocks.check_rows(self._context, speculation.n_rows, f"a draft of {speculation.n_max} tokens")
+        elif isinstance(speculation, BlockDiffusion):
+            n_rows = speculation.block or blocks.get_block_params(self._context).block_length
+            blocks.check_rows(self._context, min(n_rows, self.n_ctx), "block diffusion")
         tokens = self._prompt_tokens(prompt)
         return Pieces(
             generate.stream(
@@ -334,7 +352,7 @@ class Clover:
         with self._context.claim.held():
             self._context.arm()
             self._context.prompt(tokens)
-            return blocks.preview(self._context, rows)
+            return blocks.preview(self._context, rows, len(tokens))
 
     @property
     def block_params(self) -> BlockParams:
@@ -359,6 +377,7 @@ class Clover:
             StateError: the file cannot be written; an earlier one is left as it was.
         """
         with self._context.claim.held():
+            self._context.arm()
             state.save(self._context, path)
 
     def load_state(self, path: PathLike) -> int:

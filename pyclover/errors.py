@@ -79,8 +79,51 @@ class IncompleteSetError(FileError):
         self.missing = tuple(missing)
 
 
+class DownloadError(FileError):
+    """A model could not be fetched, or what was fetched is not what the hub announced.
+
+    Attributes:
+        path: the file or folder on this machine, "" when the fault lies elsewhere.
+        repo: the repository, "" for a plain URL.
+        reason: "offline", "network", "server" (it failed, or its answer is unusable), "access" (a token or consent is
+            missing), "checksum", "no_room" or "disk".
+        needed_bytes, free_bytes: with "no_room"; 0 when not known.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: PathLike = "",
+        repo: str = "",
+        reason: str = "",
+        needed_bytes: int = 0,
+        free_bytes: int = 0,
+    ) -> None:
+        super().__init__(message, path=path)
+        self.repo = repo
+        self.reason = reason
+        self.needed_bytes = needed_bytes
+        self.free_bytes = free_bytes
+
+
 class UnsupportedModelError(FileError):
     """A sound GGUF file whose metadata or tensors do not make a model that can run."""
+
+
+class RepairError(FileError):
+    """A file cannot be repaired as asked, or the repaired one cannot be written; the old file is as it was.
+
+    Attributes:
+        needed_bytes, free_bytes: where the disk has no room for the new file; else 0.
+    """
+
+    def __init__(
+        self, message: str, *, path: PathLike = "", key: str = "", needed_bytes: int = 0, free_bytes: int = 0
+    ) -> None:
+        super().__init__(message, path=path, key=key)
+        self.needed_bytes = needed_bytes
+        self.free_bytes = free_bytes
 
 
 class LoadError(FileError):
@@ -106,6 +149,22 @@ class OutOfMemoryError(CloverError, MemoryError):
         super().__init__(message)
         self.needed_bytes = needed_bytes
         self.free_bytes = free_bytes
+
+
+class DoesNotFitError(OutOfMemoryError):
+    """A model does not fit into this machine's memory with the settings asked for; nothing was loaded.
+
+    Attributes:
+        device: the memory that lacks most, "memory" for the machine's own.
+        nearest: the plan (pyclover.Plan) that comes closest and fits, None when none does.
+    """
+
+    def __init__(
+        self, message: str, *, needed_bytes: int = 0, free_bytes: int = 0, device: str = "", nearest: object = None
+    ) -> None:
+        super().__init__(message, needed_bytes=needed_bytes, free_bytes=free_bytes)
+        self.device = device
+        self.nearest = nearest
 
 
 class ContextFullError(CloverError):

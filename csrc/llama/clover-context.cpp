@@ -16,8 +16,9 @@ std::string llama_clover_block_missing(const llama_model * model) {
     if (model->arch != LLM_ARCH_CLOVER_MOE) {
         return "the architecture is not clover_moe";
     }
-    if (!static_cast<const llama_model_clover_moe *>(model)->has_block_pass()) {
-        return "the file has no preview tensors (blk.*.ssm_conv1d_right and blk.*.ssm_bd_*)";
+    const std::string missing = static_cast<const llama_model_clover_moe *>(model)->missing_for_block_pass();
+    if (!missing.empty()) {
+        return missing;
     }
     if (model->vocab.token_mask() == LLAMA_TOKEN_NULL) {
         return "the file names no mask token (tokenizer.ggml.mask_token_id)";
@@ -34,7 +35,8 @@ const clover_block_params & llama_clover_get_block_params(const llama_context * 
 }
 
 void llama_clover_set_block_params(llama_context * ctx, const clover_block_params & params) {
-    if (const char * wrong = clover_block_params_error(params, ctx->get_model().hparams.n_expert)) {
+    const auto & hparams = ctx->get_model().hparams;
+    if (const char * wrong = clover_block_params_error(params, hparams.n_expert, hparams.n_expert_used_max())) {
         throw std::invalid_argument(wrong);
     }
     ctx->set_clover_block(params);

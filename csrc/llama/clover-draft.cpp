@@ -6,6 +6,7 @@
 #include <cmath>
 #include <memory>
 #include <numeric>
+#include <stdexcept>
 
 const char * clover_draft_params_error(const clover_draft_params & p) {
     if (p.n_max < 1 || p.n_max >= (int32_t) CLOVER_BLOCK_MAX) {
@@ -14,8 +15,14 @@ const char * clover_draft_params_error(const clover_draft_params & p) {
     if (p.n_rows != 0 && (p.n_rows < 2 || p.n_rows > (int32_t) CLOVER_BLOCK_MAX)) {
         return "the number of rows of a draft's block must be 0 or between 2 and 32";
     }
+    if (p.n_rows != 0 && p.n_rows <= p.n_max) {
+        return "the rows of a draft's block must be at least one more than the tokens of a draft";
+    }
     if (p.n_steps < 1 || p.n_steps > (int32_t) CLOVER_BLOCK_MAX) {
         return "the number of steps of a draft must be between 1 and 32";
+    }
+    if (p.n_steps > p.n_max) {
+        return "the steps of a draft must be at most as many as its tokens";
     }
     if (!(p.p_min >= 0.0f && p.p_min <= 1.0f)) {
         return "the least probability of a drafted token must be between 0 and 1";
@@ -31,6 +38,15 @@ const char * clover_relaxed_error(const clover_relaxed & relaxed) {
         return "accept_delta must be between 0 and 1";
     }
     return nullptr;
+}
+
+float clover_number_from_text(const std::string & text) {
+    size_t n_read = 0;
+    const float value = std::stof(text, &n_read);
+    if (n_read != text.size()) {
+        throw std::invalid_argument("'" + text + "' is not a number");
+    }
+    return value;
 }
 
 clover_best clover_best_token(const float * logits, int32_t n_vocab, llama_token mask, bool with_probability) {
@@ -142,7 +158,10 @@ int32_t clover_draft(llama_context * ctx, std::vector<clover_draft_request> & re
     }
     for (size_t r = 0; r < requests.size(); ++r) {
         for (const clover_best & best : blocks[r].best) {
-            if (best.id == LLAMA_TOKEN_NULL || best.p < params.p_min) {
+            if (best.id == LLAMA_TOKEN_NULL) {
+                return CLOVER_DRAFT_NO_LOGITS;
+            }
+            if (best.p < params.p_min) {
                 break;
             }
             requests[r].draft.push_back(best.id);

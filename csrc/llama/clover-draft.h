@@ -5,6 +5,7 @@
 
 #include "llama.h"
 
+#include <string>
 #include <vector>
 
 struct clover_draft_params {
@@ -25,7 +26,8 @@ struct clover_draft_request {
 };
 
 // Drafts n tokens (1 to 31) for each request with block passes that leave the memory as it is.
-// Returns 0, or what llama_clover_process_block() returned; then there are no drafts.
+// Returns 0, or what llama_clover_process_block() returned, or CLOVER_DRAFT_NO_LOGITS; then there are no drafts.
+constexpr int32_t CLOVER_DRAFT_NO_LOGITS = -100; // no number among a row's logits
 int32_t clover_draft(llama_context * ctx, std::vector<clover_draft_request> & requests, int32_t n,
                      const clover_draft_params & params);
 
@@ -45,6 +47,8 @@ struct clover_relaxed {
 
     bool on() const { return ratio != 1.0f || delta != 0.0f; }
 };
+// The whole text as a number. Throws std::invalid_argument or std::out_of_range.
+float clover_number_from_text(const std::string & text);
 const char * clover_relaxed_error(const clover_relaxed & relaxed); // nullptr: nothing is wrong
 bool clover_accepts(const float * logits, int32_t n_vocab, llama_token token, const clover_relaxed & relaxed);
 

@@ -94,17 +94,21 @@ void llama_model_clover_moe::load_block_params(llama_model_loader & ml) {
     ml.get_key(LLM_KV_CLOVER_EXPERT_CORESET_SHARE, block.expert_coreset_share, false);
     ml.get_key(LLM_KV_CLOVER_EXPERT_CORESET_MIN, block.expert_coreset_min, false);
 
+    // values that no block pass can honour leave the file with plain decoding
     std::string name;
     if (ml.get_key(LLM_KV_CLOVER_SCALE_ACTIVATION, name, false) &&
         !clover_activation_from_name(name.c_str(), block.scale_activation)) {
-        throw std::runtime_error("clover_moe.diffusion.logit_scale_activation is '" + name +
-                                 "': it must be none, exp or softplus");
+        block_error = "clover_moe.diffusion.logit_scale_activation is '" + name + "': it must be none, exp or softplus";
     }
     if (ml.get_key(LLM_KV_CLOVER_HISTORY_QUERY, name, false) && !clover_history_from_name(name.c_str(), block.history_query)) {
-        throw std::runtime_error("clover_moe.diffusion.history_query is '" + name + "': it must be scaled or unit");
+        block_error = "clover_moe.diffusion.history_query is '" + name + "': it must be scaled or unit";
     }
-    if (const char * wrong = clover_block_params_error(block, hparams.n_expert)) {
-        throw std::runtime_error(std::string("clover_moe.diffusion.") + wrong);
+    if (const char * wrong = clover_block_params_error(block, hparams.n_expert, hparams.n_expert_used_max())) {
+        block_error = std::string("clover_moe.diffusion.") + wrong;
+    }
+    if (!block_error.empty()) {
+        LLAMA_LOG_WARN("%s: no block pass: %s\n", __func__, block_error.c_str());
+        block = {};
     }
 }
 
@@ -279,15 +283,30 @@ bool llama_clover_warn_unused(llama_model_loader & ml) {
 // graph
 //
 
-bool llama_model_clover_moe::has_block_pass() const {
+std::string llama_model_clover_moe::missing_for_block_pass() const {
+    if (!block_error.empty()) {
+        return block_error;
+    }
+    bool any = false;
+    std::string first;
+    size_t n_missing = 0;
     for (uint32_t il = 0; il < hparams.n_layer_all; ++il) {
         for (const auto & kind : CLOVER_PREVIEW_TENSORS) {
-            if (hparams.is_recr(il) && layers[il].*kind.slot == nullptr) {
-                return false;
+            if (!hparams.is_recr(il)) {
+                continue;
+            }
+            if (layers[il].*kind.slot != nullptr) {
+                any = true;
+            } else if (n_missing++ == 0) {
+                first = LLM_TN(arch)(kind.id, kind.suffix, (int) il).str();
             }
         }
     }
-    return true;
+    if (!any) {
+        return "the file has no preview tensors (blk.*.ssm_conv1d_right and blk.*.ssm_bd_*)";
+    }
+    const std::string others = n_missing > 1 ? " and " + std::to_string(n_missing - 1) + " others" : "";
+    return n_missing == 0 ? "" : "preview tensors are incomplete: '" + first + "'" + others + " not found";
 }
 
 std::unique_ptr<llm_graph_context> llama_model_clover_moe::build_arch_graph(const llm_graph_params & params) const {

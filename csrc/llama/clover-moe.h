@@ -17,10 +17,12 @@ struct llama_model_clover_moe : public llama_model_base {
 
     std::unique_ptr<llm_graph_context> build_arch_graph(const llm_graph_params & params) const override;
 
-    // whether every delta net layer has what only the block pass reads
-    bool has_block_pass() const;
+    // which tensors that only the block pass reads are not there; "" when all are
+    std::string missing_for_block_pass() const;
 
   private:
+    std::string block_error; // why the file's settings make a block pass impossible, "" when they do not
+
     void load_block_params(llama_model_loader & ml);
     void load_layer(llama_model_loader & ml, int il);
     void load_preview_tensors(llama_model_loader & ml, int il);

@@ -78,12 +78,15 @@ inline bool clover_history_from_name(const char * name, clover_history & out) {
 }
 
 // What is wrong with the values, beginning with the name of one; nullptr: nothing.
-inline const char * clover_block_params_error(const clover_block_params & p, uint32_t n_expert) {
+inline const char * clover_block_params_error(const clover_block_params & p, uint32_t n_expert, uint32_t n_expert_used) {
     if (p.block_length < 1 || p.block_length > CLOVER_BLOCK_MAX) {
         return "block_length must be between 1 and 32";
     }
     if (p.expert_coreset > n_expert) {
         return "expert_coreset must be at most the number of experts";
+    }
+    if (p.expert_coreset != 0 && p.expert_coreset < n_expert_used) {
+        return "expert_coreset must be 0 or at least the number of experts that a token uses";
     }
     if (!(p.expert_coreset_share >= 0.0f && p.expert_coreset_share <= 1.0f)) {
         return "expert_coreset_share must be between 0 and 1";

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from pyclover.cli import interrupt, options
+from pyclover.cli.download import progress_of
 from pyclover.cli.options import flag_of
 from pyclover.cli.output import Output, speed
 from pyclover.cli.prompts import argument, read_prompt, read_text, unescape
@@ -33,8 +34,9 @@ EMBEDDED_MODEL = "tiny"
     "-m",
     "--model",
     default=None,
-    metavar="FILE",
-    help="GGUF file, any shard of a split one. [default: tiny, the small model in the package]",
+    metavar="MODEL",
+    help="GGUF file, any shard of a split one; or owner/repo[:quant] on the hub, or auto: the best that fits. "
+    "[default: tiny, the small model in the package]",
 )
 @click.option("-p", "--prompt", default=None, metavar="TEXT", help="The prompt.")
 @click.option(
@@ -133,10 +135,14 @@ def generate(
     """
     if quiet and as_json:
         raise click.UsageError("--quiet and --json exclude each other.")
+    if values["show_blocks"] and (quiet or as_json):
+        raise click.UsageError("--show-blocks shows the text as it comes: leave --json and --quiet out.")
     if thinking != "auto" and not chat:
         raise click.UsageError("--reasoning belongs to --chat.")
     speculation = speculation_from(options.SPECULATION.given(values), options.DIFFUSION.given(values))
     out = Output("json" if as_json else "quiet" if quiet else "table", color=None if color == "auto" else color)
+    if values["spec_type"] == "none" and len(options.SPECULATION.given(values)) > 1:
+        out.warn("--spec-type none: the other options of drafting have no effect")
     if "-" in (values["grammar_file"], values["json_schema_file"]) and prompt is None and prompt_file in (None, "-"):
         raise click.UsageError("standard input cannot be both prompt and grammar: give the prompt with -p or -f FILE.")
     text = read_prompt(prompt, prompt_file, escape=escape)
@@ -151,14 +157,16 @@ def generate(
         from pyclover.clover import Clover
         from pyclover.engine.speculation import DraftSelf
 
-    check_sampling(sampling)
+    check_sampling(sampling, speculation)
     with contextlib.ExitStack() as stack:
         keywords = model_keywords(values)
         if isinstance(speculation, DraftSelf):
-            keywords["n_rs_seq"] = speculation.n_max  # the whole run drafts: its rejections should cost no further pass
+            # the whole run drafts: its rejections should cost no further pass
+            keywords["n_rs_seq"] = states_to_keep(speculation.n_max, keywords)
+        chosen = EMBEDDED_MODEL if model is None else model
+        file = fetched(out, chosen)
         with out.progress("loading") as progress:
-            chosen = EMBEDDED_MODEL if model is None else model
-            clover = stack.enter_context(Clover(chosen, progress=progress, **keywords))
+            clover = stack.enter_context(Clover(file, progress=progress, **keywords))
         if model is None:
             out.talk(
                 "note: no -m given, so this is tiny, the small model in the package; docs/tiny.md says what it can do."
@@ -180,6 +188,16 @@ def generate(
             finish_reason = write_text(out, clover, text, request, show_blocks=show_blocks)
     if finish_reason == "cancelled":
         raise click.exceptions.Exit(interrupt.CANCELLED)
+
+
+def fetched(out: Output, model: str) -> str:
+    """The model's file; what is on the hub is downloaded first, with progress shown."""
+    from pyclover.source import is_hub_name, model_file
+
+    if not is_hub_name(model):
+        return model
+    with progress_of(out) as progress:
+        return str(model_file(model, progress=progress))
 
 
 def ctrl_c_cancels(clover: Clover) -> contextlib.AbstractContextManager[None]:
@@ -271,6 +289,12 @@ def speed_line(stats: Stats) -> str:
     return line
 
 
+def states_to_keep(n_max: int, keywords: Mapping[str, Any]) -> int:
+    """States for taking back a draft, fewer where a batch is too small for more (it holds two tokens beside them)."""
+    given = (keywords.get(name) for name in ("n_ubatch", "n_batch", "n_ctx"))
+    return max(0, min([n_max, *(n - 2 for n in given if n)]))
+
+
 def model_keywords(values: Mapping[str, Any]) -> dict[str, Any]:
     """Keywords of `Clover` from the options; a thread count that means "choose" is left out."""
     chosen = options.MODEL.given(values)
@@ -309,15 +333,17 @@ def sampling_keywords(values: Mapping[str, Any]) -> dict[str, Any]:
     return chosen
 
 
-def check_sampling(keywords: Mapping[str, Any]) -> None:
+def check_sampling(keywords: Mapping[str, Any], speculation: Speculation) -> None:
     """Checks what needs no model before one is loaded, which may take minutes.
 
     Raises:
         UsageError, GrammarError: settings that cannot be honoured.
     """
     from pyclover.engine.sampling import sampling_from
+    from pyclover.engine.speculation import check_speculation
 
     settings = sampling_from(keywords)
+    check_speculation(speculation, settings, keywords)
     if settings.grammar is not None or settings.json_schema is not None:
         from pyclover.engine.sampler import grammar_of
 

@@ -11,22 +11,25 @@ from pyclover.cli.output import Output, size
 from pyclover.errors import FileError, UnsupportedModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from pyclover.files.repair_plan import Change
     from pyclover.files.report import Report, TypeUse
 
 
 @click.command(short_help="Say what a model file is and what it can do.")
 @click.argument("file", metavar="FILE", type=click.Path())
+@click.option("--tensors", "all_tensors", is_flag=True, help="List all tensors, too.")
 @options.json_option
 @options.debug_option
-def inspect(file: str, as_json: bool) -> None:
+def inspect(file: str, all_tensors: bool, as_json: bool) -> None:
     """Say what a model file is and what it can do.
 
-    FILE is a GGUF file, any shard of a split one, or tiny, the one in the package. Weights are not read. Exit code 1 if
+    FILE is a GGUF file, any shard of a split one, or tiny, the one in the package. It may also be the address of a file
+    (https://…) or owner/repo:quant on the hub: then only the header is fetched. Weights are not read. Exit code 1 if
     the model cannot run.
     """
-    from pyclover.engine.inspect import inspect as read_report
+    from pyclover.remote import inspect as read_report
 
     out = Output("json" if as_json else "table")
     try:
@@ -36,9 +39,11 @@ def inspect(file: str, as_json: bool) -> None:
             out.json({"paths": [error.path], "problems": [{"key": error.key, "message": str(error)}]})
         raise
     if as_json:
-        out.json(report.to_dict())
+        out.json(report.to_dict(tensors=all_tensors))
     else:
         show(out, report)
+        if all_tensors:
+            list_tensors(out, report)
     if report.problems:
         raise UnsupportedModelError(f"{file} cannot run: {report.problems[0].message}", path=file)
 
@@ -67,13 +72,40 @@ def show(out: Output, report: Report) -> None:
         _title(out, "Unknown tensors (skipped)")
         out.table(
             ("name", "shape", "type", "size"),
-            [(t.name, " x ".join(map(str, t.shape)), t.type.name, size(t.n_bytes)) for t in report.unknown_tensors],
+            [(t.name, _shape(t.shape), t.type.name, size(t.n_bytes)) for t in report.unknown_tensors],
             right=("size",),
         )
-    for title, lines in (("Warnings", report.warnings), ("Problems", [p.message for p in report.problems])):
+    for title, lines in (
+        ("Warnings", report.warnings),
+        ("Doubtful", [doubt.message for doubt in report.doubts]),
+        ("Problems", [problem.message for problem in report.problems]),
+    ):
         if lines:
             _title(out, title)
             out.table((), [(line,) for line in lines])
+    if report.cures:
+        _title(out, "What clover-run repair would change")
+        show_changes(out, report.cures)
+
+
+def show_changes(out: Output, changes: Sequence[Change]) -> None:
+    """Changes of a repair as a table."""
+    rows = [(c.kind, c.key, "" if c.kind == "add" else _shown(c.old), "->", _shown(c.new), c.type) for c in changes]
+    out.table((), rows)
+
+
+def list_tensors(out: Output, report: Report) -> None:
+    """Every tensor, in the order of the files."""
+    split = len(report.paths) > 1
+    _title(out, "Tensors")
+    out.table(
+        ("name", "shape", "type", "size", "kind", *(("shard",) if split else ())),
+        [
+            (t.name, _shape(t.shape), t.type, size(t.n_bytes), _words(t.group), *((t.file + 1,) if split else ()))
+            for t in report.tensors
+        ],
+        right=("size",),
+    )
 
 
 def summary(report: Report) -> dict[str, object]:
@@ -104,8 +136,18 @@ def _title(out: Output, text: str) -> None:
     out.heading(text)
 
 
+def _shape(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape))
+
+
+def _shown(value: object) -> str:
+    """A value on one line: a chat template or a vocabulary only by its size."""
+    text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+    return text if len(text) <= 60 else f"{text[:40]}… ({len(text)} characters)"
+
+
 def _words(name: str) -> str:
-    return {"gdn": "Gated DeltaNet", "clover": "preview pass"}.get(name, name.replace("_", " "))
+    return {"gdn": "Gated DeltaNet", "ffn": "feed forward", "clover": "preview pass"}.get(name, name.replace("_", " "))
 
 
 def _shares(types: Mapping[str, TypeUse]) -> str:

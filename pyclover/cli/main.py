@@ -20,14 +20,17 @@ import click
 from pyclover import __version__
 from pyclover.cli import options
 from pyclover.cli.doctor import doctor
+from pyclover.cli.download import download
+from pyclover.cli.fit import fit
 from pyclover.cli.generate import generate
 from pyclover.cli.inspect import inspect
 from pyclover.cli.interrupt import CANCELLED
 from pyclover.cli.output import printable
+from pyclover.cli.repair import repair
 from pyclover.cli.tool import tool
-from pyclover.errors import CloverError, ContextFullError, OutOfMemoryError, UsageError
+from pyclover.errors import CloverError, ContextFullError, DoesNotFitError, OutOfMemoryError, UsageError
 
-COMMANDS: tuple[click.Command, ...] = (generate, inspect, doctor, tool)
+COMMANDS: tuple[click.Command, ...] = (generate, inspect, repair, download, fit, doctor, tool)
 
 
 class Application(click.Group):
@@ -110,7 +113,7 @@ def flags_for(error: CloverError) -> str:
         return f"flag: {flag}" if flag else ""
     if isinstance(error, ContextFullError):
         return f"flag: -c {error.n_needed} or more"
-    if isinstance(error, OutOfMemoryError):
+    if isinstance(error, OutOfMemoryError) and not isinstance(error, DoesNotFitError):  # whose message has better
         return "flags: a smaller -c or -ub, -ctk q8_0 -ctv q8_0, on a GPU a smaller -ngl"
     return ""
 

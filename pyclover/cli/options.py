@@ -106,7 +106,7 @@ MODEL.add(
     metavar="N",
     type=click.IntRange(min=0),
     help="Tokens that prompt and answer may have together; 0 = all that the model was trained for. "
-    "[default: the same, but at most 8192]",
+    "[default: the same, but at most 8192, and what fits]",
 )
 MODEL.add(
     "-b",
@@ -131,15 +131,15 @@ MODEL.add(
     name="n_gpu_layers",
     metavar="N|all|auto",
     type=values.count_or_all,
-    help="Layers kept on the GPU, where the build has one; all and auto: every layer. [default: auto]",
+    help="Layers kept on the GPU, where the build has one; auto: as many as fit. [default: auto]",
 )
 MODEL.add(
     "-ncmoe",
     "--n-cpu-moe",
     name="n_cpu_moe",
-    metavar="N|all",
+    metavar="N|all|auto",
     type=values.count_or_all,
-    help="Layers, from the first, whose routed experts stay in main memory, for a GPU that is too small. [default: 0]",
+    help="Layers, from the first, whose routed experts stay in main memory; auto: as few as fit. [default: auto]",
 )
 MODEL.add(
     "-t",
@@ -182,6 +182,12 @@ MODEL.add(
     metavar="TYPE",
     type=click.Choice(CACHE_TYPES, case_sensitive=False),
     help="Type of the values in the KV cache. [default: f16]",
+)
+MODEL.add(
+    "--fit/--no-fit",
+    name="fit",
+    help="Choose what is not given so that the model fits this machine, and refuse what cannot; or try it as it is. "
+    "[default: --fit]",
 )
 MODEL.add("--mmap/--no-mmap", name="mmap", help="Map the file into memory, or read it. [default: --mmap]")
 
@@ -339,11 +345,11 @@ SPECULATION.add(
 )  # fmt: skip
 SPECULATION.add(
     "--spec-draft-rows", name="block", type=click.IntRange(2, 32), metavar="N",
-    help="Rows of a draft's block. [default: one more than are drafted]",
+    help="Rows of a draft's block, at least one more than are drafted. [default: one more]",
 )  # fmt: skip
 SPECULATION.add(
     "--spec-draft-steps", name="steps", type=click.IntRange(1, 32), metavar="N",
-    help="Block passes for a draft. [default: 1]",
+    help="Block passes for a draft, at most as many as tokens are drafted. [default: 1]",
 )  # fmt: skip
 
 DIFFUSION = Options("Block diffusion (the model's native mode, greedy)")
@@ -361,5 +367,8 @@ DIFFUSION.add(
     help="Passes for a block at most. [default: as many as it takes]",
 )  # fmt: skip
 DIFFUSION.add(
-    "--show-blocks", name="show_blocks", is_flag=True, help="On a terminal, show each block while it is resolved."
+    "--show-blocks",
+    name="show_blocks",
+    is_flag=True,
+    help="On a terminal, show each block while it is resolved. Not with --json or -q.",
 )

@@ -23,9 +23,11 @@ def on_off_auto(value: str) -> bool | Literal["auto"]:
     raise click.BadParameter(f"{value!r} is none of 'on', 'off', 'auto'.")
 
 
-def count_or_all(value: str) -> int:
-    """A number of layers; all and auto are -1."""
-    if value.lower() in ("all", "auto"):
+def count_or_all(value: str) -> int | None:
+    """A number of layers; all is -1, auto is None: the plan chooses."""
+    if value.lower() == "auto":
+        return None
+    if value.lower() == "all":
         return -1
     number = _whole(value, "a whole number, all or auto")
     if number < -1:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from pyclover import arguments
 from pyclover._native import buffer, check, ffi, lib, taken
 from pyclover.engine.model import Model, as_tokens
-from pyclover.errors import SpeculationUnavailableError, UsageError
+from pyclover.errors import SpeculationUnavailableError, UsageError, shortened
 
 if TYPE_CHECKING:
     from pyclover.engine.context import Context
@@ -40,6 +41,9 @@ class BlockParams:
     expert_coreset_min: int = 16
     scale_activation: Literal["none", "exp", "softplus"] = "none"
     history_query: Literal["scaled", "unit"] = "scaled"
+
+
+WORDS = {"scale_activation": ("none", "exp", "softplus"), "history_query": ("scaled", "unit")}
 
 
 def block_pass_missing(model: Model) -> str:
@@ -74,27 +78,54 @@ def get_block_params(context: Context) -> BlockParams:
 
 def set_block_params(context: Context, params: BlockParams) -> None:
     """Raises UsageError for values that are out of range."""
+    if not isinstance(params, BlockParams):
+        raise UsageError(f"block_params is {shortened(params)}: it must be BlockParams(...)", option="block_params")
     native_params = ffi.new("pc_block_params *")
     for name in ("block_length", "expert_coreset", "expert_coreset_min"):
         value = getattr(params, name)
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 2**32 - 1:
-            raise UsageError(f"{name} is {value!r}: it must be an integer of at least 0", option=name)
+            raise UsageError(f"{name} is {shortened(value)}: it must be an integer of at least 0", option=name)
         setattr(native_params, name, value)
-    native_params.shift_logits = bool(params.shift_logits)
-    native_params.expert_coreset_share = params.expert_coreset_share
-    for name in ("scale_activation", "history_query"):
-        setattr(native_params, name, str(getattr(params, name)).encode()[:15])
-    with context.handle as native:
-        check(lib.pc_context_set_block_params(native, native_params))
+    native_params.shift_logits = arguments.boolean("shift_logits", params.shift_logits)
+    share = params.expert_coreset_share
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share <= 1:
+        raise UsageError(
+            f"expert_coreset_share is {shortened(share)}: it must be a number between 0 and 1",
+            option="expert_coreset_share",
+        )
+    native_params.expert_coreset_share = share
+    for name, known in WORDS.items():
+        if getattr(params, name) not in known:
+            raise UsageError(
+                f"{name} is {shortened(getattr(params, name))}: it must be one of {', '.join(known)}", option=name
+            )
+        setattr(native_params, name, getattr(params, name).encode())
+    try:
+        with context.handle as native:
+            check(lib.pc_context_set_block_params(native, native_params))
+    except UsageError as error:  # the sentence begins with the name
+        error.option = str(error).split(" ", 1)[0]
+        raise
 
 
-def preview(context: Context, rows: Sequence[int]) -> npt.NDArray[np.float32]:
-    """Logits [n_rows, n_vocab] of a block after what the memory holds; nothing is kept."""
+def preview(context: Context, rows: Sequence[int], n_prefix: int) -> npt.NDArray[np.float32]:
+    """Logits [n_rows, n_vocab] of a block after the n_prefix tokens that the memory holds; nothing is kept."""
     ids = as_tokens(rows)
     out = np.empty((len(ids), context.model.info.n_vocab), dtype=np.float32)
     with context.handle as native:
-        context.check(lib.pc_context_preview(native, ids, len(ids), ffi.from_buffer("float *", out)), context.n_ctx + 1)
+        status = lib.pc_context_preview(native, ids, len(ids), ffi.from_buffer("float *", out))
+        context.check(status, n_prefix + len(ids))
     return out
+
+
+def check_rows(context: Context, n_rows: int, what: str) -> None:
+    """Raises UsageError when a context cannot compute so many rows of a block at once."""
+    for option, flag, n in (("n_ubatch", "-ub", context.n_ubatch), ("n_batch", "-b", context.n_batch)):
+        if n < n_rows:
+            raise UsageError(
+                f"{what} needs {n_rows} rows in one pass, and {option} is {n}: load the model with a larger {option} "
+                f"({flag}), and n_ctx (-c) if that is smaller", option=option,
+            )  # fmt: skip
 
 
 class Drafter:

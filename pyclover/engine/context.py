@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,7 +18,15 @@ from pyclover.engine.handle import Handle
 from pyclover.engine.model import Model, as_tokens
 from pyclover.engine.results import MemoryUse
 from pyclover.engine.threads import default_threads
-from pyclover.errors import BusyError, CancelledError, ContextFullError, OutOfMemoryError, UsageError, shortened
+from pyclover.errors import (
+    BusyError,
+    CancelledError,
+    ClosedError,
+    ContextFullError,
+    OutOfMemoryError,
+    UsageError,
+    shortened,
+)
 
 if TYPE_CHECKING:
     from pyclover.engine.sampler import Sampler
@@ -28,6 +37,7 @@ MAX_INT = 2**31 - 1
 MAX_THREADS = 512  # of ggml
 PLAIN_TYPES = ("f32", "f16", "bf16")  # of a cache; the others are blocks of quantized numbers
 CHECKPOINTS = 2
+CLAIM_POLL_S = 0.05  # how often one who waits looks whether the context was closed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,23 +104,28 @@ def cache_types() -> tuple[str, ...]:
 class Claim:
     """Lets one thread at a time use a context. Others wait; the thread that has it already gets BusyError."""
 
-    def __init__(self) -> None:
+    def __init__(self, context: Callable[[], Context | None]) -> None:
         self._lock = threading.Lock()
-        self._owner: int | None = None
+        self._context = context  # a weak reference: a circle would keep the context alive
+        self._owner: threading.Thread | None = None  # not its number, which a later thread may get
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        if self._owner == threading.get_ident():
+        if self._owner is threading.current_thread():
             raise BusyError(
                 "this context is in use by an unfinished stream of the same thread: read the stream to its end or "
                 "close() it first"
             )
-        with self._lock:
-            try:
-                self._owner = threading.get_ident()
-                yield
-            finally:
-                self._owner = None
+        while not self._lock.acquire(timeout=CLAIM_POLL_S):
+            context = self._context()
+            if context is None or context.closed:
+                raise ClosedError("the context is closed: load the model again")
+        try:
+            self._owner = threading.current_thread()
+            yield
+        finally:
+            self._owner = None
+            self._lock.release()
 
 
 class Context:
@@ -123,7 +138,7 @@ class Context:
 
     def __init__(self, model: Model, options: ContextOptions) -> None:
         self.model = model
-        self.claim = Claim()
+        self.claim = Claim(weakref.ref(self))
         n_ctx = options.n_ctx if options.n_ctx is not None else min(model.info.n_ctx_train, DEFAULT_N_CTX)
         threads = options.n_threads or default_threads(model.info.size_bytes)
         type_k, type_v = (
@@ -155,7 +170,8 @@ class Context:
                 ) from None
             except UsageError as error:  # a cache type that does not fit the sizes of the model's heads
                 quantized = [n for n in ("cache_type_v", "cache_type_k") if getattr(options, n) not in PLAIN_TYPES]
-                error.option = error.option or (quantized[0] if quantized else "")
+                rows = "n_rs_seq" if "n_rs_seq" in str(error) else ""
+                error.option = error.option or rows or (quantized[0] if quantized else "")
                 raise
         self.handle = Handle(self, out[0], lib.pc_context_free, "the context", stop=lib.pc_context_cancel)
         self.options = options
@@ -188,14 +204,15 @@ class Context:
         try:
             check(status, path=self.model.path)
         except ContextFullError:
-            raise ContextFullError(
-                f"{n_needed} tokens do not fit into a context of {self.n_ctx}: shorten the prompt or load the model "
-                f"with a larger n_ctx (-c); the model was trained for {self.model.info.n_ctx_train}",
-                n_ctx=self.n_ctx,
-                n_needed=n_needed,
-            ) from None
+            raise ContextFullError(self.full_message(n_needed), n_ctx=self.n_ctx, n_needed=n_needed) from None
         except CancelledError:
             raise CancelledError("the call was stopped by cancel()") from None
+
+    def full_message(self, n_needed: int) -> str:
+        return (
+            f"{n_needed} tokens do not fit into a context of {self.n_ctx}: shorten the prompt or load the model "
+            f"with a larger n_ctx (-c); the model was trained for {self.model.info.n_ctx_train}"
+        )
 
     # ---- calls: the caller holds the claim ------------------------------------------------------------------------
 

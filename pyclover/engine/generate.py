@@ -12,7 +12,7 @@ from pyclover.engine.sampler import Sampler
 from pyclover.engine.sampling import Sampling
 from pyclover.engine.speculation import PLAIN, BlockDiffusion, DraftSelf, Speculation
 from pyclover.engine.text import TextAssembler
-from pyclover.errors import CancelledError
+from pyclover.errors import CancelledError, ContextFullError
 
 
 def stats_of(context: Context, n_generated: int, mode: str = PLAIN) -> Stats:
@@ -137,6 +137,8 @@ def _run_blocks(
     limit = context.n_ctx - len(prompt)
     n_max = limit if max_tokens is None else min(max_tokens, limit)
     size = settings.block or blocks.get_block_params(context).block_length
+    if len(prompt) > context.n_ctx:
+        raise ContextFullError(context.full_message(len(prompt)), n_ctx=context.n_ctx, n_needed=len(prompt))
     n_whole = len(prompt) // size * size
     known = list(prompt[n_whole:])
     n_generated = 0
@@ -168,11 +170,11 @@ def _run_blocks(
                     reason = "stop"
                     break
             kept = tuple(tokens[:n_taken])
+            n_generated += n_taken  # they are given out also when the commit is cancelled
             # the memory ends where the answer does
             if known or kept:
                 blocks.commit(context, [*known, *kept], n_taken)
             n_held += len(known) + n_taken
-            n_generated += n_taken
             known = []
             if reason == "length":
                 yield TextPiece(text, kept)

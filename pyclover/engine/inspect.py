@@ -9,6 +9,7 @@ from pyclover.files import report
 from pyclover.files.facts import Capabilities, Capability, Problem
 from pyclover.files.find import find_model
 from pyclover.files.report import Report
+from pyclover.files.shards import Opener
 
 
 def inspect(path: PathLike) -> Report:
@@ -20,7 +21,24 @@ def inspect(path: PathLike) -> Report:
         ModelNotFoundError, InvalidFileError, IncompleteSetError: there is no such file, or none that can be read.
         UnsupportedModelError: only where the header itself cannot be read (version 1, big-endian, a removed type).
     """
-    found = report.inspect(find_model(path, option="path"))
+    return _with_architecture(report.inspect(find_model(path, option="path")))
+
+
+def inspect_open(open_file: Opener) -> Report:
+    """Report on a model that is not on this machine; only headers are read.
+
+    Args:
+        open_file: gives a binary file with `size` and `name`, as a context manager: for None the file asked for, for a
+            file name that shard of its set.
+
+    Raises:
+        InvalidFileError, UnsupportedModelError: as inspect; and whatever `open_file` raises.
+    """
+    return _with_architecture(report.inspect_open(open_file))
+
+
+def _with_architecture(found: Report) -> Report:
+    """The report, with what this build of llama.cpp says of the architecture."""
     is_model = bool(found.architecture) and all(problem.key != "general.type" for problem in found.problems)
     if not is_model or knows_architecture(found.architecture) is not False:
         return found

@@ -64,7 +64,7 @@ class Model:
     """A model file in memory. It owns the contexts made on it: closing it closes them first.
 
     Args:
-        path: a GGUF file, any shard of a split one. It is checked before native code sees a byte.
+        path: a GGUF file, any shard of a split one. It is checked before native code sees a byte; or one that was.
         n_gpu_layers: layers to keep on GPUs, -1 for all.
         n_cpu_moe: layers, from the first, whose routed experts stay in main memory, -1 for all.
         main_gpu: the GPU for what cannot be split.
@@ -79,7 +79,7 @@ class Model:
 
     def __init__(
         self,
-        path: PathLike,
+        path: PathLike | ValidatedModel,
         *,
         n_gpu_layers: int = -1,
         n_cpu_moe: int = 0,
@@ -96,7 +96,7 @@ class Model:
             arguments.boolean(option, value)
         if progress is not None and not callable(progress):
             raise UsageError(f"progress is {shortened(progress)}: it must be a function or None", option="progress")
-        self.file: ValidatedModel = validate(path)
+        self.file: ValidatedModel = path if isinstance(path, ValidatedModel) else validate(path)
         self.path = os.fspath(self.file.first_path)
         self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
         self._lock = threading.Lock()

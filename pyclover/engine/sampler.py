@@ -12,9 +12,6 @@ from pyclover.engine.model import Model, as_tokens
 from pyclover.engine.sampling import Sampling
 from pyclover.errors import GrammarError, UsageError, shortened
 
-# Logits divided by less leave the range of 32-bit numbers.
-LOWEST_TEMPERATURE = 1e-30
-
 
 def schema_grammar(schema: str) -> str:
     """The GBNF grammar of a checked JSON schema.
@@ -69,7 +66,7 @@ class Sampler:
             "dry_penalty_last_n", "ignore_eos",
         ):  # fmt: skip
             setattr(params, name, getattr(settings, name))
-        if settings.temperature < LOWEST_TEMPERATURE:
+        if settings.greedy:
             params.temperature = 0.0
         for name in ("repeat_last_n", "dry_penalty_last_n"):
             if getattr(settings, name) < 0:

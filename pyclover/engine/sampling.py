@@ -14,6 +14,7 @@ from pyclover.errors import UsageError, shortened
 
 RANDOM_SEED = 0xFFFFFFFF
 MAX_BIAS = 1e30
+GREEDY_BELOW = 1e-30  # logits divided by less leave the range of 32-bit numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +117,25 @@ class Sampling:
             GrammarError: it is not JSON, or asks for what cannot be honoured.
         """
         return None if self.json_schema is None else schema_text(self.json_schema)
+
+    @property
+    def greedy(self) -> bool:
+        """The most probable token is always taken."""
+        return self.temperature < GREEDY_BELOW
+
+    def not_plain_argmax(self) -> str:
+        """The first setting because of which the likeliest token need not be chosen, "" when there is none."""
+        penalties = {"repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0}
+        found = {
+            "temperature": not self.greedy,
+            **{name: self.repeat_last_n != 0 and getattr(self, name) != off for name, off in penalties.items()},
+            "dry_multiplier": self.dry_multiplier != 0,
+            "logit_bias": bool(self.logit_bias),
+            "ignore_eos": self.ignore_eos,
+            "grammar": self.grammar is not None,
+            "json_schema": self.json_schema is not None,
+        }
+        return next((name for name, set_ in found.items() if set_), "")
 
     @property
     def native_seed(self) -> int:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyclover import arguments
 from pyclover.errors import UsageError, shortened
+
+if TYPE_CHECKING:
+    from pyclover.engine.sampling import Sampling
 
 BLOCK_MAX = 32
 PLAIN = "plain"
@@ -28,8 +32,8 @@ class DraftSelf:
             accepted when it is the most probable one, or among the ten most probable with
             p(x) >= accept_ratio * p1 or p(x) >= p1 - accept_delta * (1 - exp(-H)). One of them alone: the other is 1
             or 0. None: lossless.
-        block: rows of the block pass, 2 to 32; None: one more than are drafted.
-        steps: block passes for a draft, 1 to 32; each fixes an equal part of the rows, the surest first.
+        block: rows of the block pass, n_max + 1 to 32; None: one more than are drafted.
+        steps: block passes for a draft, 1 to n_max; each fixes an equal part of the rows, the surest first.
         p_min: a draft ends before a token that is less probable.
     """
 
@@ -44,11 +48,27 @@ class DraftSelf:
         arguments.integer("n_max", self.n_max, 1, BLOCK_MAX - 1)
         arguments.integer("steps", self.steps, 1, BLOCK_MAX)
         _share("p_min", self.p_min)
+        if self.steps > self.n_max:
+            raise UsageError(
+                f"steps is {self.steps}: with n_max={self.n_max} it must be at most that, for each step fixes a token",
+                option="steps",
+            )
         if self.block is not None:
             arguments.integer("block", self.block, 2, BLOCK_MAX)
+            if self.block <= self.n_max:
+                raise UsageError(
+                    f"block is {self.block}: with n_max={self.n_max} it must be at least {self.n_max + 1}, a draft and "
+                    "the token before it",
+                    option="block",
+                )
         for option in ("accept_ratio", "accept_delta"):
             if getattr(self, option) is not None:
                 _share(option, getattr(self, option))
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the block pass."""
+        return self.block or self.n_max + 1
 
     @property
     def relaxed(self) -> bool:
@@ -100,3 +120,28 @@ class BlockDiffusion:
 
 
 Speculation = DraftSelf | BlockDiffusion | None
+
+
+def check_speculation(speculation: Speculation, settings: Sampling, given: Mapping[str, Any]) -> None:
+    """Raises UsageError for what a mode cannot honour."""
+    if isinstance(speculation, BlockDiffusion):
+        for name, value in given.items():
+            fine = name == "ignore_eos" or value is None or (name == "temperature" and settings.greedy)
+            if not fine:
+                raise UsageError(f"{name}: block diffusion is greedy; leave sampling settings out", option=name)
+    elif isinstance(speculation, DraftSelf):
+        in_the_way = settings.not_plain_argmax() if speculation.relaxed else ""
+        if in_the_way:
+            if in_the_way == "temperature":
+                advice = "need greedy decoding: give temperature=0 (--temp 0)"
+            else:
+                advice = f"go by the model's own probabilities, which {in_the_way} changes: leave one of them out"
+            raise UsageError(
+                f"accept_ratio and accept_delta (relaxed acceptance) {advice}",
+                option="accept_ratio" if speculation.accept_ratio is not None else "accept_delta",
+            )
+    elif speculation is not None:
+        raise UsageError(
+            f"speculation is {shortened(speculation)}: it must be None, DraftSelf(...) or BlockDiffusion(...)",
+            option="speculation",
+        )

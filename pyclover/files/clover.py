@@ -104,11 +104,26 @@ def _capabilities(
     if meta.problems:
         no = Capability(False, meta.problems[0].message)
         return Capabilities(no, no, no)
-    reason = _no_preview(s, vocab, found, missing)
+    reason = _no_preview(s, vocab, found, missing) or _wrong_words(meta)
     block = Capability(not reason, reason)
-    if not reason and s.block_length < 2:
-        reason = f"a block of {s.block_length} row ({CLOVER_ARCH}.diffusion.block_length) leaves no room for a draft"
-    return Capabilities(Capability(True), Capability(not reason, reason), block)
+    return Capabilities(Capability(True), block, block)
+
+
+# What the block pass understands; anything else leaves the file with plain decoding.
+_WORDS = {"logit_scale_activation": ("none", "exp", "softplus"), "history_query": ("scaled", "unit")}
+
+
+def _wrong_words(meta: Meta) -> str:
+    """Which settings of the block pass have a value that is none of theirs, "" for none."""
+    for name, known in _WORDS.items():
+        key = f"{CLOVER_ARCH}.diffusion.{name}"
+        value = meta.header.metadata.get(key, known[0])
+        if value not in known:
+            return f"{key} is {value!r:.40}, and must be {', '.join(known[:-1])} or {known[-1]}"
+    share = meta.header.metadata.get(f"{CLOVER_ARCH}.diffusion.expert_coreset_share", 0.0)
+    if not (isinstance(share, float) and 0 <= share <= 1):
+        return f"{CLOVER_ARCH}.diffusion.expert_coreset_share is {share!r:.40}, and must be from 0 to 1"
+    return ""
 
 
 def _no_preview(s: Sizes, vocab: VocabFacts, found: dict[str, str], missing: tuple[str, ...]) -> str:

@@ -6,8 +6,7 @@ Nothing is allocated by a number that the file declares.
 from __future__ import annotations
 
 import struct
-from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import NoReturn, Protocol
 
 from pyclover.errors import InvalidFileError
 from pyclover.files.values import SIZES, Array, MetaValue, ValueType, as_text
@@ -20,13 +19,21 @@ MAX_STRINGS = 8 << 20
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 
 
+class Readable(Protocol):
+    """What a header is read from: an open binary file, local or not."""
+
+    def read(self, n: int, /) -> bytes | None: ...
+
+    def seek(self, offset: int, /) -> int: ...
+
+
 class Cursor:
     """A position in the header's bytes, which are read from the file as they are needed.
 
-    Every method raises InvalidFileError when the file has not what was asked for.
+    Every method raises InvalidFileError when the file has not what was asked for; `path` is its name in messages.
     """
 
-    def __init__(self, path: Path, file: BinaryIO, file_bytes: int) -> None:
+    def __init__(self, path: str, file: Readable, file_bytes: int) -> None:
         self.path, self.file, self.size = path, file, file_bytes
         self.buf = bytearray()
         self.pos = 0
@@ -48,9 +55,14 @@ class Cursor:
         if end > MAX_HEADER_BYTES:
             self.fail(f"{what} makes the header longer than {MAX_HEADER_BYTES >> 20} MiB; the file is damaged", key)
         wanted = min(max(end, 2 * len(self.buf), 1 << 18), self.size, MAX_HEADER_BYTES)
-        self.buf += self.file.read(wanted - len(self.buf))
+        self.fill(wanted)
         if len(self.buf) < end:
             self.fail(f"the file became shorter while {what} was read; is it still being written?", key)
+
+    def fill(self, n: int) -> None:
+        """Read on until `n` bytes are in memory, or the file ends; an unbuffered file may give less than asked for."""
+        while len(self.buf) < n and (more := self.file.read(n - len(self.buf))):
+            self.buf += more
 
     def u32(self, what: str, key: str = "") -> int:
         self.need(4, what, key)

@@ -38,8 +38,8 @@ def find_model(model: PathLike, *, option: str = "model") -> Path:
         return path
     if name == "auto" or (name.count("/") == 1 and not name.startswith((".", "~", "/")) and not name.endswith(".gguf")):
         raise ModelNotFoundError(
-            f"{name} is not a file, and this version of pyclover does not download models yet: fetch the GGUF file and "
-            "give its path",
+            f"{name} is not a file here: `clover-run download {name}` fetches a model of that name from the hub, and "
+            "says its path",
             path=name,
         )
     raise ModelNotFoundError(

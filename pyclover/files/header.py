@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from pyclover import arguments
 from pyclover.errors import InvalidFileError, ModelNotFoundError, PathLike, UnsupportedModelError
-from pyclover.files.cursor import Cursor
+from pyclover.files.cursor import Cursor, Readable
 from pyclover.files.sniff import describe
 from pyclover.files.types import GGML_TYPES, REMOVED_TYPES, GgmlType
 from pyclover.files.values import MetaValue, ValueType
@@ -70,12 +70,16 @@ class Header:
     """A checked GGUF header.
 
     Attributes:
+        path: of the file; for one that is not local see `name`.
+        name: the file in messages; its address, where it is not local.
         metadata: keys and values in file order; arrays decode on demand.
         kinds: stored type of each value (llama.cpp asks for the exact type).
         data_offset: where the data section begins, in bytes from the start of the file.
         data_end: where the last tensor's data ends, likewise; padding behind it may be missing.
         split: None when the file is not part of a split set.
         joined: another GGUF begins right behind the data, as `cat` of several files leaves it.
+        spans: key -> where its entry begins, where its value begins, where it ends, in bytes from the start.
+        header_end: where the description of the last tensor ends; padding up to data_offset follows.
     """
 
     path: Path
@@ -89,6 +93,9 @@ class Header:
     file_bytes: int
     split: SplitInfo | None
     joined: bool
+    name: str
+    spans: Mapping[str, tuple[int, int, int]]
+    header_end: int
 
     @property
     def architecture(self) -> str:
@@ -118,9 +125,29 @@ def read_header(path: PathLike) -> Header:
         raise InvalidFileError(f"{where}: this is not a regular file; give the path of a .gguf file", path=where)
     try:
         with where.open("rb") as file:
-            return _Parser(where, file, os.fstat(file.fileno()).st_size).parse()
+            return _Parser(str(where), file, os.fstat(file.fileno()).st_size).parse()
     except OSError as e:
         raise InvalidFileError(f"{where}: cannot be read: {e.strerror or e}", path=where) from e
+
+
+def read_open_header(file: Readable, file_bytes: int, name: str) -> Header:
+    """Like read_header, for a file that is open already, also one that is not local.
+
+    Little more than the header is read: blocks of at least 256 KiB, and the 8 bytes behind the data, if there are any.
+
+    Args:
+        file: binary, seekable.
+        file_bytes: size of the whole file.
+        name: the file in messages.
+
+    Raises:
+        InvalidFileError, UnsupportedModelError: as read_header.
+    """
+    try:
+        file.seek(0)
+        return _Parser(name, file, file_bytes).parse()
+    except OSError as e:
+        raise InvalidFileError(f"{name}: cannot be read: {e.strerror or e}", path=name) from e
 
 
 class _Parser(Cursor):
@@ -131,30 +158,36 @@ class _Parser(Cursor):
         n_tensors, n_keys = self.read_counts()
         metadata: dict[str, MetaValue] = {}
         kinds: dict[str, ValueType] = {}
+        spans: dict[str, tuple[int, int, int]] = {}
         for i in range(n_keys):
+            start = self.pos
             key = self.name(f"the name of metadata entry {i + 1} of {n_keys}")
             if key in metadata:
                 self.fail(f"metadata key '{key}' appears twice; the file is damaged, download it again", key)
+            value = self.pos
             kinds[key], metadata[key] = self.read_value(key)
+            spans[key] = (start, value, self.pos)
         alignment = self.check_alignment(metadata, kinds)
         tensors, data_size = self.read_tensors(n_tensors, alignment)
+        header_end = self.pos
         # ggml skips the padding only where data follows
-        data_offset = _pad(self.pos, alignment) if n_tensors else self.pos
+        data_offset = padded_to(header_end, alignment) if n_tensors else header_end
         data_end = data_offset + data_size
         self.check_placement(tensors, data_offset, alignment)
         if data_end > self.size:
             self.fail_short(tensors, data_offset, data_end)
         split = self.read_split(metadata, kinds)
-        joined = any(self.is_gguf_at(p) for p in {data_end, _pad(data_end, alignment)})
+        joined = any(self.is_gguf_at(p) for p in {data_end, padded_to(data_end, alignment)})
         return Header(
-            self.path, version, alignment, metadata, kinds, tensors, data_offset, data_end, self.size, split, joined
-        )
+            Path(self.path), version, alignment, metadata, kinds, tensors, data_offset, data_end, self.size, split,
+            joined, self.path, spans, header_end,
+        )  # fmt: skip
 
     def read_start(self) -> int:
         if self.size == 0:
             self.fail("the file is empty; download it again")
-        start = bytes(self.file.read(512))
-        self.buf += start
+        self.fill(min(512, self.size))
+        start = bytes(self.buf)
         if start[:4] != MAGIC:
             if MAGIC.startswith(start):
                 self.fail(f"the file has only {self.size} bytes; download it again")
@@ -218,7 +251,7 @@ class _Parser(Cursor):
                 self.fail(f"tensor '{name}' appears twice; the file is damaged, download it again", name)
             seen.add(name)
             tensor = self.read_tensor(name)
-            expected = _pad(end, alignment)
+            expected = padded_to(end, alignment)
             if tensor.offset != expected:
                 self.fail(
                     f"the data of tensor '{name}' is said to begin at {tensor.offset}, but the one before ends so that "
@@ -293,9 +326,10 @@ class _Parser(Cursor):
         if offset + 8 > self.size:
             return False
         self.file.seek(offset)
-        start = self.file.read(8)
+        start = self.file.read(8) or b""
         return start[:4] == MAGIC and len(start) == 8 and start[4] in (1, *VERSIONS) and not any(start[5:])
 
 
-def _pad(n: int, alignment: int) -> int:
+def padded_to(n: int, alignment: int) -> int:
+    """`n` rounded up to a multiple of `alignment`."""
     return (n + alignment - 1) // alignment * alignment

@@ -230,7 +230,7 @@ def _shared_count(meta: Meta, arch: str, names: frozenset[str]) -> tuple[int, bo
         count = int("blk.0.ffn_up_shexp.weight" in names)
         meta.warnings.append(
             f"the metadata key '{key}' is missing, as in files made before Clover was merged into llama.cpp; {count} "
-            "is used, going by the tensors, and the file works as it is"
+            "is used, going by the tensors, and the file works as it is; 'clover-run repair' writes the key into it"
         )
     else:
         count = meta.u32(key, high=(1 << 32) - 1)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pyclover.errors import PathLike
-from pyclover.files.facts import Capabilities, CloverFacts, ModelFacts, Problem
+from pyclover.errors import PathLike, RepairError
+from pyclover.files.doubts import Doubt, find_doubts
+from pyclover.files.facts import Capabilities, Capability, CloverFacts, ModelFacts, Problem
 from pyclover.files.gate import file_warnings
 from pyclover.files.header import Header, TensorInfo
 from pyclover.files.model import check_model
-from pyclover.files.shards import resolve
+from pyclover.files.repair_plan import Change, make_plan
+from pyclover.files.roles import no_text
+from pyclover.files.shards import Opener, ShardSet, resolve, resolve_open
 from pyclover.files.types import FILE_TYPES
 from pyclover.files.values import Array, ValueType
 
@@ -23,6 +26,7 @@ GROUPS = (
     "output",
     "attention",
     "gdn",
+    "ffn",
     "routed_experts",
     "shared_expert",
     "router",
@@ -62,16 +66,32 @@ class SpecialToken:
 
 
 @dataclass(frozen=True)
+class ListedTensor:
+    """A tensor of the full list; `group` is its kind (see GROUPS), `file` the number of its file from 0."""
+
+    name: str
+    shape: tuple[int, ...]
+    type: str
+    n_bytes: int
+    group: str
+    file: int
+
+
+@dataclass(frozen=True)
 class Report:
     """What `inspect` found. A number that the file does not give is 0, a text "".
 
     Attributes:
+        paths: the files; addresses, for a model that is not on this machine.
         groups: weights by kind (see GROUPS); a kind without weights is left out.
         layers: kind ("linear", "full") to number of layers; empty for other architectures.
         preview_tensors: canonical name -> name in the file.
+        doubts: what is odd about the metadata without being wrong.
+        cures: what `repair` would change by itself.
+        tensors: all of them, in file order.
     """
 
-    paths: tuple[Path, ...]
+    paths: tuple[Path | str, ...]
     file_bytes: int
     gguf_version: int
     architecture: str
@@ -97,16 +117,22 @@ class Report:
     unknown_tensors: tuple[TensorInfo, ...]
     warnings: tuple[str, ...]
     problems: tuple[Problem, ...]
+    doubts: tuple[Doubt, ...] = ()
+    cures: tuple[Change, ...] = ()
+    tensors: tuple[ListedTensor, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
-        """The report in types that JSON has."""
-        out = asdict(self)
+    def to_dict(self, *, tensors: bool = False) -> dict[str, Any]:
+        """The report in types that JSON has; the list of all tensors only where it is asked for."""
+        out = asdict(self if tensors else replace(self, tensors=()))
+        if not tensors:
+            del out["tensors"]
+        out["cures"] = [change.to_dict() for change in self.cures]
         out["paths"] = [str(p) for p in self.paths]
         out["unknown_tensors"] = [
             {"name": t.name, "shape": list(t.shape), "type": t.type.name, "n_bytes": t.n_bytes}
             for t in self.unknown_tensors
         ]
-        for key in ("warnings", "problems", "preview_missing"):
+        for key in ("warnings", "problems", "preview_missing", "doubts"):
             out[key] = list(out[key])
         return out
 
@@ -121,12 +147,28 @@ def inspect(path: PathLike) -> Report:
         UnsupportedModelError: only where the header itself cannot be read (version 1, big-endian, a removed type).
     """
     shards = resolve(path)
+    return _report(shards, shards.paths)
+
+
+def inspect_open(open_file: Opener) -> Report:
+    """Like inspect, for a model that is not on this machine: only the headers of its files are fetched.
+
+    Raises:
+        InvalidFileError, UnsupportedModelError: as inspect; and whatever `open_file` raises.
+    """
+    shards = resolve_open(open_file)
+    return _report(shards, tuple(header.name for header in shards.headers))
+
+
+def _report(shards: ShardSet, paths: tuple[Path | str, ...]) -> Report:
     header, tensors = shards.header, shards.tensors
     facts = check_model(header, tensors)
+    group_by_name = _group_by_name(tensors, facts)
+    cures = _cures(shards)
     clover = facts if isinstance(facts, CloverFacts) else None
     n_bytes = sum(t.n_bytes for t in tensors)
     return Report(
-        paths=shards.paths,
+        paths=paths,
         file_bytes=shards.file_bytes,
         gguf_version=header.version,
         architecture=facts.architecture,
@@ -137,7 +179,7 @@ def inspect(path: PathLike) -> Report:
         n_params_active=facts.n_params_active,
         n_bytes=n_bytes,
         bits_per_weight=_bits(n_bytes, facts.n_params),
-        groups=_groups(tensors, facts),
+        groups=_groups(tensors, group_by_name),
         n_tensors=len(tensors),
         n_ctx_train=facts.n_ctx_train,
         n_layer=facts.n_layer,
@@ -146,13 +188,41 @@ def inspect(path: PathLike) -> Report:
         n_vocab=facts.n_vocab,
         special_tokens=_special(header, facts),
         has_chat_template=bool(_text(header, "tokenizer.chat_template")),
-        capabilities=facts.capabilities,
+        capabilities=_capabilities(header, facts),
         preview_tensors=dict(clover.preview_tensors) if clover else {},
         preview_missing=clover.preview_missing if clover else (),
         unknown_tensors=facts.unknown_tensors,
-        warnings=facts.warnings + file_warnings(shards),
+        warnings=tuple(_with_cure(w, cures) for w in facts.warnings) + file_warnings(shards),
         problems=facts.problems,
+        doubts=find_doubts(shards.headers, facts),
+        cures=cures,
+        tensors=tuple(
+            ListedTensor(t.name, t.shape, t.type.name, t.n_bytes, group_by_name[t.name], i)
+            for i, h in enumerate(shards.headers)
+            for t in h.tensors
+        ),
     )
+
+
+def _cures(shards: ShardSet) -> tuple[Change, ...]:
+    try:
+        return make_plan(shards).changes
+    except RepairError:  # the file's names clash, so that it is for its owner to decide
+        return ()
+
+
+def _with_cure(warning: str, cures: Sequence[Change]) -> str:
+    """The warning, with the command that ends it."""
+    cured = "clover-run repair" not in warning and any(f"'{change.key}'" in warning for change in cures)
+    return f"{warning}; 'clover-run repair' writes a file without this fault" if cured else warning
+
+
+def _capabilities(header: Header, facts: ModelFacts) -> Capabilities:
+    """Not every model that llama.cpp loads writes text."""
+    reason = no_text(header)
+    if not reason or not facts.capabilities.plain:
+        return facts.capabilities
+    return replace(facts.capabilities, plain=Capability(False, reason))
 
 
 def group_of(name: str, *, linear_layers: frozenset[int], clover: frozenset[str] = frozenset()) -> str:
@@ -179,10 +249,13 @@ def group_of(name: str, *, linear_layers: frozenset[int], clover: frozenset[str]
             return group
     if layer in linear_layers and part.startswith(("attn_qkv.", "attn_gate.", "ssm_")):
         return "gdn"
+    if part.startswith(("ffn_gate.", "ffn_up.", "ffn_down.")):
+        return "ffn"
     return "attention" if part.startswith("attn_") else "other"
 
 
-def _groups(tensors: Iterable[TensorInfo], facts: ModelFacts) -> dict[str, GroupUse]:
+def _group_by_name(tensors: Iterable[TensorInfo], facts: ModelFacts) -> dict[str, str]:
+    """Tensor name -> kind of weights."""
     if isinstance(facts, CloverFacts) and facts.layer_kinds:
         linear = frozenset(i for i, kind in enumerate(facts.layer_kinds) if kind == "linear")
     else:  # a layer with a state-space convolution
@@ -191,10 +264,15 @@ def _groups(tensors: Iterable[TensorInfo], facts: ModelFacts) -> dict[str, Group
         )
     clover = frozenset(facts.preview_tensors.values()) if isinstance(facts, CloverFacts) else frozenset[str]()
     unknown = {t.name for t in facts.unknown_tensors}
+    return {
+        t.name: "other" if t.name in unknown else group_of(t.name, linear_layers=linear, clover=clover) for t in tensors
+    }
+
+
+def _groups(tensors: Iterable[TensorInfo], group_by_name: Mapping[str, str]) -> dict[str, GroupUse]:
     sorted_in: dict[str, dict[str, list[TensorInfo]]] = defaultdict(lambda: defaultdict(list))
     for t in tensors:
-        group = "other" if t.name in unknown else group_of(t.name, linear_layers=linear, clover=clover)
-        sorted_in[group][t.type.name].append(t)
+        sorted_in[group_by_name[t.name]][t.type.name].append(t)
     return {g: _group(sorted_in[g]) for g in GROUPS if g in sorted_in}
 
 

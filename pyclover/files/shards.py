@@ -7,16 +7,35 @@ only one accepted; it then demands that every shard's own number fits and that t
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Protocol, TypeAlias
+from urllib.parse import urlsplit
 
 from pyclover import arguments
 from pyclover.errors import IncompleteSetError, InvalidFileError, PathLike
-from pyclover.files.header import Header, TensorInfo, read_header
+from pyclover.files.cursor import Readable
+from pyclover.files.header import Header, TensorInfo, read_header, read_open_header
 
 _NAME = re.compile(r"(?P<prefix>.+)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 _MERGE = "download the shards again and keep them as separate files under their own names"
+UNDO_SUFFIX = ".undo"  # of the old headers, beside a file that is being repaired in place
+
+
+class OpenFile(Readable, Protocol):
+    """An open file that is not local: its size in bytes, and its name or address for messages."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def name(self) -> str: ...
+
+
+# opens the file that was asked for (None), or another shard of its set by file name
+Opener: TypeAlias = Callable[[str | None], AbstractContextManager[OpenFile]]
 
 
 @dataclass(frozen=True)
@@ -74,39 +93,97 @@ def resolve(path: PathLike) -> ShardSet:
     """
     where = arguments.path("path", path)
     named = parse_shard_name(where.name)
+    if interrupted(where):
+        raise InvalidFileError(
+            f"{where}: a repair in place was interrupted, or is still running; let it end, or run 'clover-run repair "
+            "--in-place' on the file once more, which first puts the old header back", path=where,
+        )  # fmt: skip
     if named is not None and not where.exists():
         _check_present(where, *named)  # says which shards are missing, not just this one
     header = read_header(where)
+    if not _is_split(where, header, named):
+        return ShardSet((where,), (header,))
+    assert named is not None
+    prefix, no, count = named
+    paths = _check_present(where, prefix, no, count)
+    headers = tuple(header if i == no else read_header(p) for i, p in enumerate(paths))
+    return _checked(paths, headers)
+
+
+def resolve_open(open_file: Opener) -> ShardSet:
+    """Like resolve, for files that are not local: only their headers are read, the shards of a set one by one.
+
+    Raises:
+        as resolve, and whatever `open_file` raises.
+    """
+    header = _read_open(open_file, None)
+    last = Path(PurePosixPath(urlsplit(header.name).path).name)
+    named = parse_shard_name(last.name)
+    if not _is_split(last, header, named):
+        return ShardSet((header.path,), (header,))
+    assert named is not None
+    prefix, no, count = named
+    headers = tuple(header if i == no else _read_open(open_file, shard_name(prefix, i, count)) for i in range(count))
+    return _checked(tuple(h.path for h in headers), headers)
+
+
+def _read_open(open_file: Opener, shard: str | None) -> Header:
+    with open_file(shard) as file:
+        return read_open_header(file, file.size, file.name)
+
+
+def undo_path(path: Path) -> Path:
+    """Where the old headers lie while the set of `path` is repaired in place: beside its first file."""
+    named = parse_shard_name(path.name)
+    first = path.name if named is None else shard_name(named[0], 0, named[2])
+    return path.with_name(first + UNDO_SUFFIX)
+
+
+def interrupted(path: Path) -> bool:
+    """Whether a repair of the file in place did not come to its end."""
+    try:
+        return bool(path.name) and undo_path(path).exists()
+    except OSError:  # a name that is too long, a folder that may not be entered: the file's own error says it better
+        return False
+
+
+def _is_split(where: Path, header: Header, named: tuple[str, int, int] | None) -> bool:
+    """Whether the file is part of a set; `where` and `named` say what it is called.
+
+    Raises:
+        InvalidFileError: its name and its metadata do not agree.
+    """
     split = header.split
     if split is None:
         # A file that only looks like a shard runs alone: llama.cpp goes by the metadata.
         if named is not None and named[2] > 1 and not header.metadata.get("tokenizer.ggml.model"):
             raise InvalidFileError(
-                f"{where}: named as shard {named[1] + 1} of {named[2]}, but its metadata (split.count) says otherwise; "
-                "download the set again", path=where, key="split.count",
+                f"{header.name}: named as shard {named[1] + 1} of {named[2]}, but its metadata (split.count) says "
+                "otherwise; download the set again", path=header.name, key="split.count",
             )  # fmt: skip
-        return ShardSet((where,), (header,))
+        return False
     if header.joined:
         raise InvalidFileError(
-            f"{where}: another GGUF file begins inside it, so {split.count} shards were joined with cat, which "
-            f"llama.cpp cannot read; {_MERGE}", path=where, key="split.count",
+            f"{header.name}: another GGUF file begins inside it, so {split.count} shards were joined with cat, which "
+            f"llama.cpp cannot read; {_MERGE}", path=header.name, key="split.count",
         )  # fmt: skip
     if named is None:
         raise InvalidFileError(
-            f"{where}: this is shard {_number(split.no)} of {split.count}, and the others are found only by name; "
-            f"rename it to {shard_name(where.stem, split.no or 0, split.count)} and the others alike",
-            path=where, key="split.count",
+            f"{header.name}: this is shard {_number(split.no)} of {split.count}, and the others are found only by "
+            f"name; rename it to {shard_name(where.stem, split.no or 0, split.count)} and the others alike",
+            path=header.name, key="split.count",
         )  # fmt: skip
-    prefix, no, count = named
-    if count != split.count:
+    if named[2] != split.count:
         raise InvalidFileError(
-            f"{where}: the file name says {count} shards, its metadata (split.count) says {split.count}; it was "
-            "renamed or mixed up, download the set again", path=where, key="split.count",
+            f"{header.name}: the file name says {named[2]} shards, its metadata (split.count) says {split.count}; it "
+            "was renamed or mixed up, download the set again", path=header.name, key="split.count",
         )  # fmt: skip
-    paths = _check_present(where, prefix, no, count)
-    headers = tuple(header if i == no else read_header(p) for i, p in enumerate(paths))
-    for i, h in enumerate(headers):
-        _check_shard(h, i, count)
+    return True
+
+
+def _checked(paths: tuple[Path, ...], headers: tuple[Header, ...]) -> ShardSet:
+    for i, header in enumerate(headers):
+        _check_shard(header, i, len(headers))
     _check_tensors(headers)
     return ShardSet(paths, headers)
 
@@ -134,18 +211,18 @@ def _check_shard(header: Header, no: int, count: int) -> None:
     split = header.split
     if split is None or split.count != count:
         raise InvalidFileError(
-            f"{header.path}: its metadata (split.count) says {1 if split is None else split.count} shards, the set has "
-            f"{count}; the files come from different sets, download them again", path=header.path, key="split.count",
+            f"{header.name}: its metadata (split.count) says {1 if split is None else split.count} shards, the set has "
+            f"{count}; the files come from different sets, download them again", path=header.name, key="split.count",
         )  # fmt: skip
     if split.no != no:
         raise InvalidFileError(
-            f"{header.path}: the file name says shard {no + 1}, its metadata (split.no) says {_number(split.no)}; it "
-            "was renamed, or is another shard's copy; download it again", path=header.path, key="split.no",
+            f"{header.name}: the file name says shard {no + 1}, its metadata (split.no) says {_number(split.no)}; it "
+            "was renamed, or is another shard's copy; download it again", path=header.name, key="split.no",
         )  # fmt: skip
     if header.joined:
         raise InvalidFileError(
-            f"{header.path}: another GGUF file begins inside it, so shards were joined with cat; {_MERGE}",
-            path=header.path, key="split.count",
+            f"{header.name}: another GGUF file begins inside it, so shards were joined with cat; {_MERGE}",
+            path=header.name, key="split.count",
         )  # fmt: skip
 
 
@@ -155,8 +232,8 @@ def _check_tensors(headers: Sequence[Header]) -> None:
         for tensor in header.tensors:
             if tensor.name in owner:
                 raise InvalidFileError(
-                    f"{header.path}: tensor '{tensor.name}' is also in {owner[tensor.name].name}; the files come from "
-                    "different sets, download them again", path=header.path, key=tensor.name,
+                    f"{header.name}: tensor '{tensor.name}' is also in {owner[tensor.name].name}; the files come from "
+                    "different sets, download them again", path=header.name, key=tensor.name,
                 )  # fmt: skip
             owner[tensor.name] = header.path
     first = headers[0]
@@ -165,7 +242,7 @@ def _check_tensors(headers: Sequence[Header]) -> None:
     if announced != len(owner):
         text = "does not announce" if announced is None else f"announces {announced}"
         raise InvalidFileError(
-            f"{first.path}: its metadata (split.tensors.count) {text} tensors for the set, and the shards hold "
+            f"{first.name}: its metadata (split.tensors.count) {text} tensors for the set, and the shards hold "
             f"{len(owner)}; the files come from different sets, download them again",
-            path=first.path, key="split.tensors.count",
+            path=first.name, key="split.tensors.count",
         )  # fmt: skip

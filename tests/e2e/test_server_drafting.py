@@ -99,7 +99,12 @@ def test_the_server_drafts_as_the_reference(name: str, expected: Callable[[str],
                 n = len(got["tokens"])
                 assert got["tokens"] == run["tokens"][:n]
                 assert n == run["n_predict"] or got["stop_type"] == "eos"
-                assert got["timings"]["draft_n"] > 0
+                timings = got["timings"]
+                assert timings["draft_n"] > 0
+                assert sum(timings["draft_n_by_position"]) == timings["draft_n"]
+                assert sum(timings["draft_n_accepted_by_position"]) == timings["draft_n_accepted"]
+                assert timings["draft_rounds"] >= timings["draft_n_by_position"][0]
+                assert timings["draft_relaxed"] == (ratio != 1)
 
 
 @pytest.mark.parametrize("name", ["tiny_a_preview", "tiny_b_preview"])
@@ -217,3 +222,60 @@ def test_what_was_asked_for_and_cannot_start_stops_the_program(
     done = run_program(program, "-m", str(file), "-c", "256", "-t", "1", *args)
     assert done.returncode == 1, done.stderr
     assert said in done.stderr + done.stdout
+
+
+def test_relaxed_acceptance_never_overrules_a_request() -> None:
+    """A banned token stays banned, and the text is then that of the lossless server."""
+    body = request([347, 12, 5], 40)
+    with server("tiny_a_preview", "-np", "1", *drafting(7, "--spec-accept-ratio", "0.05")) as port:
+        free = ask(port, body)
+        banned = [[token, False] for token in sorted(set(free["tokens"]))[:3]]
+        relaxed = ask(port, {**body, "logit_bias": banned})
+    with server("tiny_a_preview", "-np", "1", *drafting(7)) as port:
+        lossless = ask(port, {**body, "logit_bias": banned})
+    assert free["timings"]["draft_relaxed"]
+    assert not relaxed["timings"]["draft_relaxed"]
+    assert not {token for token, _ in banned} & set(relaxed["tokens"])
+    assert relaxed["tokens"] == lossless["tokens"]
+
+
+@pytest.mark.parametrize("small", [["-ub", "8"], ["-b", "8"], ["-c", "8"]])
+@pytest.mark.parametrize("program", [("llama-speculative-simple",), ("llama", "serve")])
+def test_batches_too_small_for_a_draft_are_an_error_of_one_line(small: list[str], program: tuple[str, ...]) -> None:
+    command = [
+        str(programs()[program[0]]),
+        *program[1:],
+        "-m",
+        str(FOLDER / "tiny_a_preview.gguf"),
+        *drafting(31),
+        *small,
+    ]
+    command += ["-p", "The quick"] if program[0] != "llama" else ["--host", "127.0.0.1", "--port", str(free_port())]
+    done = subprocess.run([*command, "--temp", "0"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "--spec-draft-n-max 31 needs batches of 33 tokens" in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize("value", ["0.9xyz", "x", "1.5", "nan"])
+def test_an_acceptance_ratio_that_is_no_number(value: str) -> None:
+    command = [str(programs()["llama-speculative-simple"]), "-m", str(FOLDER / "tiny_a_preview.gguf"), "-p", "x"]
+    command += [*drafting(3), "--temp", "0", "--spec-accept-ratio", value]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "--spec-accept-ratio" in done.stderr
+
+
+def test_relaxed_acceptance_says_so_at_the_start() -> None:
+    command = [
+        str(programs()["llama-speculative-simple"]),
+        "-m",
+        str(FOLDER / "tiny_a_preview.gguf"),
+        "-p",
+        "x",
+        "-n",
+        "4",
+    ]
+    command += [*EXACT, *drafting(3), "--spec-accept-ratio", "0.5"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0
+    assert "changes the text" in done.stderr + done.stdout

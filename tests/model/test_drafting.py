@@ -222,7 +222,7 @@ def test_a_preview_keeps_every_byte_of_the_memory(either: pyclover.Clover) -> No
 
     before = context.get_state()
     for n_rows in (1, 2, 8, 32):
-        blocks.preview(context, [either.info.mask] * n_rows)
+        blocks.preview(context, [either.info.mask] * n_rows, len(ids))
         assert context.get_state() == before
 
 
@@ -351,7 +351,7 @@ def test_settings_out_of_range(make: Any, option: str) -> None:
 def test_requests_that_do_not_fit_a_mode(tiny: pyclover.Clover) -> None:
     with pytest.raises(pyclover.UsageError, match="temperature=0"):
         tiny.generate("a", speculation=DraftSelf(accept_ratio=0.9))
-    with pytest.raises(pyclover.UsageError, match="greedy"):
+    with pytest.raises(pyclover.UsageError, match="repeat_penalty"):
         tiny.generate("a", temperature=0, repeat_penalty=1.2, speculation=DraftSelf(accept_ratio=0.9))
     with pytest.raises(pyclover.UsageError, match="top_k"):
         tiny.generate("a", top_k=3, speculation=BlockDiffusion())

@@ -85,21 +85,22 @@ def test_switches(tiny_a: Any, value: Any) -> None:
     refused("add_special", lambda: tiny_a.tokenize("x", add_special=value))
     refused("parse_special", lambda: tiny_a.tokenize("x", parse_special=value))
     refused("special", lambda: tiny_a.detokenize([1], special=value))
-    for option in ("mmap", "mlock", "check_tensors"):
+    for option in ("fit", "mmap", "mlock", "check_tensors"):
         refused(option, lambda option=option: pyclover.Clover(TINY_A, **{option: value}))
 
 
 @pytest.mark.parametrize(
     ("option", "values"),
     [
-        ("n_gpu_layers", [2**31, -2, None, 1.0, np.zeros(2)]),
+        ("n_gpu_layers", [2**31, -2, 1.0, np.zeros(2)]),
+        ("n_cpu_moe", [2**31, -2, "all"]),
         ("n_ctx", [-1, 2**32, "5", np.zeros(2)]),
         ("n_threads", [0, 513, 2.0]),
         ("n_threads_batch", [600]),
-        ("n_batch", [0, None]),
+        ("n_batch", [0, "512"]),
         ("n_rs_seq", [32, -1]),
         ("flash_attn", ["on", 2, None, np.zeros(2)]),
-        ("cache_type_k", ["q9", None, 5, np.zeros(2)]),
+        ("cache_type_k", ["q9", 5, np.zeros(2)]),
         ("progress", [5]),
     ],
 )

@@ -227,7 +227,9 @@ def test_without_a_command_the_help_is_usage() -> None:
 
 
 def test_commands_are_those_of_this_version() -> None:
-    assert list(main.cli.commands) == ["generate", "inspect", "doctor", "tool"]
+    assert list(main.cli.commands) == [
+        "generate", "inspect", "repair", "download", "fit", "doctor", "tool",
+    ]  # fmt: skip
 
 
 def test_an_unknown_command_or_option_is_usage() -> None:

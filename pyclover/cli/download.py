@@ -1,0 +1,212 @@
+"""`clover-run download`: models from a hub, and what there is to download."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pyclover.cli import interrupt, options
+from pyclover.cli.output import Output, printable, size
+
+if TYPE_CHECKING:
+    from pyclover.hub.download import Download
+    from pyclover.hub.progress import DownloadProgress
+
+LOG_EVERY_S = 60.0
+
+
+@click.command(short_help="Download a model, or list what there is.")
+@click.argument("model", metavar="NAME", required=False)
+@click.option("--quant", metavar="QUANT", default=None, help="As behind the colon of NAME: Q4_K_M, auto, …")
+@click.option(
+    "--revision", metavar="REVISION", default=None, help="Branch, tag or commit of the repository. [default: main]"
+)
+@click.option(
+    "--cache-dir",
+    "cache_dir",
+    metavar="DIR",
+    default=None,
+    type=click.Path(file_okay=False),
+    help="Where models are kept. [default: PYCLOVER_CACHE, else the user's cache folder]",
+)
+@click.option("--list", "listing", is_flag=True, help="List what NAME offers; without NAME: the catalogue.")
+@click.option("--offline", is_flag=True, help="Ask no hub: only what is here. Also: HF_HUB_OFFLINE=1.")
+@click.option(
+    "--retries",
+    "n_retries",
+    type=click.IntRange(0, 1000),
+    default=5,
+    metavar="N",
+    help="Failures in a row, without a new byte, until it gives up. [default: 5]",
+)
+@click.option(
+    "--retry-wait",
+    "wait_s",
+    type=click.FloatRange(0, 3600),
+    default=1.0,
+    metavar="SECONDS",
+    help="Wait before the first new try; it doubles each time. [default: 1]",
+)
+@click.option("-q", "--quiet", is_flag=True, help="The paths alone: no progress, no warnings.")
+@options.json_option
+@options.debug_option
+def download(
+    *,
+    model: str | None,
+    quant: str | None,
+    revision: str | None,
+    cache_dir: str | None,
+    listing: bool,
+    offline: bool,
+    n_retries: int,
+    wait_s: float,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Download a model, or list what there is.
+
+    NAME is owner/repo, owner/repo:quant, or auto: the best of the catalogue that fits into memory. Standard output gets
+    the paths of the files, one a line. What is here already is not downloaded again; what was stopped is continued;
+    every file is checked before it gets its name.
+    """
+    if quiet and as_json:
+        raise click.UsageError("--quiet and --json exclude each other.")
+    if model is None and not listing:
+        raise click.UsageError("what to download? Give a NAME, or --list for the catalogue.")
+    out = Output("json" if as_json else "quiet" if quiet else "table")
+    if model is None:
+        if quant is not None or revision is not None:
+            raise click.UsageError("--quant and --revision belong to a NAME.")
+        return show_catalogue(out)
+    with interrupt.at_once():
+        from pyclover.hub import download as hub_download
+        from pyclover.hub.patience import Retry
+
+    retry = Retry(n_retries=n_retries, wait_s=wait_s)
+    where: dict[str, Any] = {"revision": revision, "cache_dir": cache_dir, "offline": offline or None, "retry": retry}
+    if listing:
+        return show_offers(out, model, quant, where)
+    try:
+        with progress_of(out) as progress:
+            done = hub_download.download(model, quant=quant, progress=progress, **where)
+    except KeyboardInterrupt:
+        out.warn("stopped: what has come is kept, and the same command continues there")
+        raise click.exceptions.Exit(interrupt.CANCELLED) from None
+    show_result(out, done)
+    return None
+
+
+def show_result(out: Output, done: Download) -> None:
+    """The paths for standard output, the rest for the person."""
+    for warning in done.warnings:
+        out.warn(warning)
+    if out.mode == "json":
+        out.json(done.to_dict())
+        return
+    state = "already here" if done.from_cache else "downloaded and checked"
+    out.talk(f"{done.repo}:{done.quant} at {done.revision[:12]}, {size(done.n_bytes)}: {state}")
+    out.write("".join(f"{path}\n" for path in done.paths))
+
+
+def show_catalogue(out: Output) -> None:
+    """The catalogue, ours and the user's."""
+    from pyclover.hub import catalogue
+
+    entries = catalogue.entries()
+    if out.mode == "json":
+        return out.json({"repositories": entries})
+    rows = []
+    for entry in entries:
+        maker = f"{entry.maker} (official)" if entry.official else entry.maker
+        known = list(entry.quants.items()) or [("original weights" if entry.format == "safetensors" else "-", None)]
+        for quant, n_bytes in known:
+            about = "-" if n_bytes is None else size(n_bytes)
+            rows.append((entry.repo, quant, about, ", ".join(entry.modes) or "-", "yes" if entry.auto else "no", maker))
+    out.table(("repository", "quant", "size", "known to do", "auto", "made by"), rows, right=("size",))
+    out.talk("download one with: clover-run download REPOSITORY:QUANT")
+    return None
+
+
+def show_offers(out: Output, model: str, quant: str | None, where: dict[str, Any]) -> None:
+    """What a repository offers now."""
+    from pyclover.hub.offers import list_offers
+
+    commit, offers = list_offers(model, quant=quant, **where)
+    if out.mode == "json":
+        return out.json({"repo": offers[0].offer.repo, "revision": commit, "offers": [o.to_dict() for o in offers]})
+    rows = []
+    for item in offers:
+        missing = f"incomplete: {len(item.offer.missing)} files are missing"
+        state = missing if item.offer.missing else "here" if item.is_here else "-"
+        rows.append((item.offer.quant, size(item.offer.n_bytes), str(len(item.offer.files)), state))
+    out.table(("quant", "size", "files", "on this machine"), rows, right=("size", "files"))
+    return None
+
+
+@contextlib.contextmanager
+def progress_of(out: Output) -> Iterator[Callable[[DownloadProgress], None] | None]:
+    """A bar on a terminal; a line now and then in a log; None when nobody wants to see it."""
+    if out.mode != "table":
+        yield None
+        return
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield LogLines(out)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    console = Console(stderr=True, no_color=not out.colors(sys.stderr))
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(binary_units=True),
+               TransferSpeedColumn(), TimeRemainingColumn())  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("asking the hub", total=None)
+        shown: list[str] = []
+
+        def show(state: DownloadProgress) -> None:
+            text = label(state)
+            if shown != [text]:
+                shown[:] = [text]
+                # the rate of the bar is measured from here: what was there before must not count
+                bar.reset(task, total=state.total_bytes, completed=state.done_bytes, description=printable(text))
+            bar.update(task, completed=state.done_bytes)
+
+        yield show
+
+
+class LogLines:
+    """Progress where there is no terminal: a line for each phase of a file, and one a minute."""
+
+    def __init__(self, out: Output, clock: Callable[[], float] = time.monotonic) -> None:
+        self._out = out
+        self._clock = clock
+        self._label = ""
+        self._said_at = 0.0
+
+    def __call__(self, state: DownloadProgress) -> None:
+        now = self._clock()
+        if label(state) == self._label and now - self._said_at < LOG_EVERY_S:
+            return
+        self._label, self._said_at = label(state), now
+        text = f"{self._label}: {size(state.done_bytes)} of {size(state.total_bytes)}"
+        if state.bytes_per_s is not None and state.left_s is not None:
+            text += f", {size(int(state.bytes_per_s))}/s, {duration(state.left_s)} left"
+        self._out.talk(text)
+
+
+def label(state: DownloadProgress) -> str:
+    """What is being done, with the file's name."""
+    if state.phase == "wait":
+        return f"waiting for another download of {state.file}"
+    return f"{'checking' if state.phase == 'verify' else 'downloading'} {state.file}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as 0:07, 12:30 or 1:02:03."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

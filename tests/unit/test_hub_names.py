@@ -1,0 +1,302 @@
+"""Names, checksums, sets of files and the catalogue: what needs no hub."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyclover.errors import DownloadError, IncompleteSetError, ModelNotFoundError, UsageError
+from pyclover.hub import catalogue
+from pyclover.hub.checksums import digest_bytes, digest_file, parse_sums, sum_for
+from pyclover.hub.listing import HubFile, Offer, choose, offers_of
+from pyclover.hub.names import ModelName, check_file_name, check_revision, is_commit, parse_name, quant_of
+from pyclover.hub.progress import DownloadProgress, Meter
+
+REPO = "owner/Clover-GGUF"
+
+
+@pytest.mark.parametrize(
+    ("name", "quant", "expected"),
+    [
+        ("owner/repo", None, ModelName("owner/repo")),
+        ("owner/repo:Q4_K_M", None, ModelName("owner/repo", "Q4_K_M")),
+        ("owner/repo", "Q8_0", ModelName("owner/repo", "Q8_0")),
+        ("owner/repo:q8_0", "Q8_0", ModelName("owner/repo", "q8_0")),
+        (" owner/repo-1.5_x ", None, ModelName("owner/repo-1.5_x")),
+        ("auto", None, ModelName(None)),
+        ("AUTO", "Q4_0", ModelName(None, "Q4_0")),
+    ],
+)
+def test_names(name: str, quant: str | None, expected: ModelName) -> None:
+    assert parse_name(name, quant=quant) == expected
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "repo", "a/b/c", "owner/repo:", "../repo", "owner/..", "owner/a--b", "owner/a..b", "owner/.x", "/owner/repo",
+     "owner/repo.git", "owner/re po", "owner/r\0", "owner\\repo", "owner/" + "r" * 96, "owner/re\npo", "ownér/repo"],
+)  # fmt: skip
+def test_names_that_are_none(name: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_name(name)
+    assert "\n" not in str(caught.value)
+
+
+def test_two_quants_contradict_each_other() -> None:
+    with pytest.raises(UsageError, match="contradict"):
+        parse_name("owner/repo:Q8_0", quant="Q4_0")
+
+
+@pytest.mark.parametrize("revision", ["", "a/../b", "-x", "a b", "refs//x", "a\n"])
+def test_revisions_that_are_none(revision: str) -> None:
+    with pytest.raises(UsageError):
+        check_revision(revision)
+
+
+def test_revisions() -> None:
+    assert check_revision(None) == "main"
+    assert check_revision("refs/pr/3") == "refs/pr/3"
+    assert is_commit("0c1e57098" + "0" * 31)
+    assert not is_commit("main")
+
+
+# Names as quantizers and model hubs write them.
+@pytest.mark.parametrize(
+    ("stem", "quant"),
+    [
+        ("Clover-35B-A3B-Preview-Q4_K_M", "Q4_K_M"),
+        ("Clover-35B-A3B-Preview-Q8_0", "Q8_0"),
+        ("Clover-35B-A3B-Preview-BF16", "BF16"),
+        ("Clover-35B-A3B-Preview-Q3_K_M-hq", "Q3_K_M-hq"),
+        ("Clover-35B-A3B-Preview-UD-Q4_K_XL", "UD-Q4_K_XL"),
+        ("Clover-35B-A3B-Preview.i1-IQ2_XXS", "i1-IQ2_XXS"),
+        ("clover-35b-q5_k_s", "q5_k_s"),
+        ("Clover-MXFP4_MOE", "MXFP4_MOE"),
+        ("clover-TQ1_0", "TQ1_0"),
+        ("Clover-from-Q8_0-IQ4_NL", "IQ4_NL"),
+        ("Clover-APEX-I-NanoPlus-V2.1", "Clover-APEX-I-NanoPlus-V2.1"),
+        ("Clover-35B-A3B-Preview", "Clover-35B-A3B-Preview"),
+        ("model-f16", "f16"),
+        ("Q4_0", "Q4_0"),
+    ],
+)
+def test_the_quantization_in_a_name(stem: str, quant: str) -> None:
+    assert quant_of(stem) == quant
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../x.gguf", "a/../x.gguf", "/etc/x.gguf", "a\\x.gguf", "C:x.gguf", "x\0.gguf", "a//x.gguf", "./x.gguf", "", "a/",
+     " x.gguf", "x.gguf ", "a\nb.gguf", "x" * 300 + ".gguf", "x\x1b[2J.gguf", "\u202ex.gguf", "\ud800.gguf", None, 7],
+)  # fmt: skip
+def test_file_names_that_lead_elsewhere(name: object) -> None:
+    with pytest.raises(DownloadError) as caught:
+        check_file_name(name, REPO)
+    assert caught.value.reason == "server"
+    assert "\n" not in str(caught.value)
+
+
+@given(st.text())
+def test_an_accepted_file_name_stays_in_its_folder(name: str) -> None:
+    try:
+        check_file_name(name, REPO)
+    except DownloadError:
+        return
+    inside = (Path("/folder") / name).parts
+    assert inside[:2] == ("/", "folder")
+    assert len(inside) > 2
+    assert ".." not in inside
+    assert "\\" not in name
+
+
+def test_sums_of_both_spellings() -> None:
+    one, two, three = ("a" * 64, "B" * 64, "c" * 64)
+    text = f"{one}  x.gguf\n{two} *dir/y.gguf\r\nSHA256 (./z z.gguf) = {three}\n# note\n\nabc  short.gguf\n"
+    assert parse_sums(text) == {"x.gguf": one, "dir/y.gguf": two.lower(), "z z.gguf": three}
+
+
+@given(st.text())
+def test_sums_of_anything(text: str) -> None:
+    assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in parse_sums(text).values())
+
+
+def test_sums_of_a_folder_are_about_its_files() -> None:
+    sums = {"": {"x.gguf": "1"}, "q8": {"x.gguf": "2"}}
+    assert sum_for("x.gguf", sums) == "1"
+    assert sum_for("q8/x.gguf", sums) == "2"
+    assert sum_for("q4/x.gguf", sums) is None
+
+
+def test_digests(tmp_path: Path) -> None:
+    # `printf hello | sha256sum` and `printf hello | git hash-object --stdin`
+    sha256 = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
+    git = "b6fc4c620b67d95f953a5c1c1230aaab5db5a1b0"
+    path = tmp_path / "x"
+    path.write_bytes(b"hello")
+    steps: list[int] = []
+    digests = digest_file(path, git=True, step=steps.append)
+    assert (digests.size, digests.sha256, digests.git_sha1) == (5, sha256, git)
+    assert digest_bytes(b"hello") == digests
+    assert steps == [5]
+
+
+def files(*names: str, size: int = 10) -> list[HubFile]:
+    return [HubFile(name, size + i, hashlib.sha256(name.encode()).hexdigest()) for i, name in enumerate(names)]
+
+
+def test_sets() -> None:
+    offers = offers_of(
+        REPO,
+        files(
+            "big/C-Q8_0-00002-of-00002.gguf", "C-Q4_0.gguf", "big/C-Q8_0-00001-of-00002.gguf", "mmproj-C-F16.gguf",
+            "C.imatrix.gguf", "README.md", "config.json",
+        ),
+    )  # fmt: skip
+    assert [(o.quant, [f.name for f in o.files], o.missing) for o in offers] == [
+        ("Q8_0", ["big/C-Q8_0-00001-of-00002.gguf", "big/C-Q8_0-00002-of-00002.gguf"], ()),
+        ("Q4_0", ["C-Q4_0.gguf"], ()),
+    ]
+    assert offers[0].n_bytes == 12 + 10
+
+
+def test_sets_with_the_same_quantization_have_their_whole_names() -> None:
+    quants = [o.quant for o in offers_of(REPO, files("a/C-Q8_0.gguf", "b/C-Q8_0.gguf", "C-Q4_0.gguf"))]
+    assert sorted(quants) == ["Q4_0", "a/C-Q8_0", "b/C-Q8_0"]
+
+
+def test_an_incomplete_set_is_refused_by_name() -> None:
+    offers = offers_of(REPO, files("C-Q8_0-00001-of-00003.gguf", "C-Q8_0-00003-of-00003.gguf"))
+    with pytest.raises(IncompleteSetError, match=r"C-Q8_0-00002-of-00003\.gguf") as caught:
+        choose(REPO, offers, "q8_0", None)
+    assert caught.value.missing == ("C-Q8_0-00002-of-00003.gguf",)
+    with pytest.raises(ModelNotFoundError, match="nothing that fits"):
+        choose(REPO, offers, "auto", lambda _: True)
+
+
+def test_a_checkpoint_is_one_set() -> None:
+    names = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "config.json", "README.md",
+             "chat_template.jinja", "other/x.json")  # fmt: skip
+    (offer,) = offers_of(REPO, files(*names))
+    assert offer.quant == "safetensors"
+    assert {f.name for f in offer.files} == {*names[:3], "chat_template.jinja"}
+    (broken,) = offers_of(REPO, files(*names[1:]))
+    assert broken.missing == (names[0],)
+
+
+def offer(quant: str, n_bytes: int) -> Offer:
+    return Offer(REPO, quant, (HubFile(f"C-{quant}.gguf", n_bytes, "0" * 64),))
+
+
+OFFERS = (offer("BF16", 70), offer("Q8_0", 37), offer("Q4_K_M", 22), offer("Q4_0", 18))
+
+
+@pytest.mark.parametrize(
+    ("quant", "limit", "expected"),
+    [(None, None, "Q4_K_M"), ("q4_0", None, "Q4_0"), ("auto", 37, "Q8_0"), ("auto", 36, "Q4_K_M"), (None, 21, "Q4_0"),
+     ("Q8_0", 1, "Q8_0")],
+)  # fmt: skip
+def test_the_choice(quant: str | None, limit: int | None, expected: str) -> None:
+    fits = None if limit is None else lambda o: o.n_bytes <= limit
+    assert choose(REPO, OFFERS, quant, fits).quant == expected
+
+
+def test_choices_that_cannot_be_made() -> None:
+    with pytest.raises(ModelNotFoundError, match=r"no Q2_K; there are BF16 .*Q4_0"):
+        choose(REPO, OFFERS, "Q2_K", None)
+    with pytest.raises(ModelNotFoundError, match="nothing that fits"):
+        choose(REPO, OFFERS, "auto", lambda o: o.n_bytes < 18)
+    with pytest.raises(ModelNotFoundError, match="say which"):
+        choose(REPO, (offer("Q8_0", 2), offer("Q5_0", 1)), None, None)
+    with pytest.raises(ModelNotFoundError, match="no GGUF"):
+        choose(REPO, (), None, None)
+
+
+def test_other_content_has_another_folder() -> None:
+    one, same = offer("Q4_0", 18), Offer("someone/else", "Q4_0", offer("Q4_0", 18).files)
+    other = Offer(REPO, "Q4_0", (HubFile("C-Q4_0.gguf", 18, "1" * 64),))
+    assert one.key == same.key
+    assert one.key != other.key
+    evil = Offer(REPO, "../../x", one.files).key
+    assert "/" not in evil
+    assert not evil.startswith(".")
+
+
+def test_the_built_in_catalogue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYCLOVER_CONFIG", str(tmp_path))
+    entries = {entry.repo: entry for entry in catalogue.entries()}
+    official = entries["Diffuspace/Clover-35B-A3B-Preview-GGUF"]
+    # as the makers publish them: 35.26, 21.42 and 18.24 GiB
+    assert official.quants == {
+        "Q8_0": round(35.26 * 2**30), "Q4_K_M": round(21.42 * 2**30), "Q4_0": round(18.24 * 2**30)
+    }  # fmt: skip
+    assert entries["IsValorum/Clover-35B-A3B-Preview-BF16-GGUF"].quants == {"BF16": 69_380_000_000}
+    assert catalogue.auto_repositories()[0] == official.repo
+    assert len(entries) == 7
+
+
+def test_own_entries_come_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYCLOVER_CONFIG", str(tmp_path))
+    (tmp_path / "catalogue.yaml").write_text(
+        "repositories:\n"
+        "- {repo: me/mine, auto: true, quants: {Q2_K: 11.70 GiB}}\n"
+        "- {repo: AtomicChat/Clover-35B-A3B-Preview-GGUF, note: mine now}\n"
+    )
+    entries = catalogue.entries()
+    assert [entry.repo for entry in entries[:2]] == ["me/mine", "AtomicChat/Clover-35B-A3B-Preview-GGUF"]
+    assert len(entries) == 8
+    assert catalogue.auto_repositories()[:2] == ("me/mine", "Diffuspace/Clover-35B-A3B-Preview-GGUF")
+    assert entries[0].source == str(tmp_path / "catalogue.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("a: [", "no YAML in line 1"),
+        ("[]", '"repositories"'),
+        ("repositories: [x]", "entry 1"),
+        ("repositories: [{repo: nothing}]", "entry 1, key repo"),
+        ("repositories: [{repo: a/b}, {repo: a/c, size: 3}]", "entry 2 has an unknown key 'size'"),
+        ("repositories: [{repo: a/b, auto: 1}]", "key auto"),
+        ("repositories: [{repo: a/b, quants: {Q4_0: 12}}]", "key quants"),
+        ("repositories: [{repo: a/b, modes: [magic]}]", "key modes"),
+        ("repositories: [{repo: a/b, format: onnx}]", "key format"),
+        ("repositories: !!python/object/apply:os.getcwd []", "no YAML"),
+        ("\xff\xfe", "no YAML"),
+    ],
+)
+def test_a_catalogue_that_is_wrong(text: str, part: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYCLOVER_CONFIG", str(tmp_path))
+    (tmp_path / "catalogue.yaml").write_bytes(text.encode("latin-1"))
+    with pytest.raises(UsageError) as caught:
+        catalogue.entries()
+    assert part in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+
+
+@given(st.binary(max_size=200))
+def test_any_catalogue_is_read_or_refused(data: bytes) -> None:
+    try:
+        found = catalogue.parse(data, "file")
+    except UsageError:
+        return
+    assert all(entry.repo.count("/") == 1 for entry in found)
+
+
+def test_the_rate_leaves_out_what_was_there() -> None:
+    now = [100.0]
+    states: list[DownloadProgress] = []
+    meter = Meter(states.append, "download", 1000, done_bytes=400, clock=lambda: now[0])
+    meter.begin("f")
+    now[0] += 2.0
+    meter.add(100)  # 100 bytes in 2 s: 50 a second, 500 left
+    assert states[-1] == DownloadProgress("download", "f", 500, 1000, 50.0, 10.0)
+    now[0] += 0.01
+    meter.add(1)  # too soon to be told
+    assert states[-1].done_bytes == 500
+    meter.add(499)
+    assert (states[-1].done_bytes, states[-1].left_s) == (1000, 0.0)
