@@ -9,19 +9,20 @@ import re
 from dataclasses import dataclass, field
 
 _PARTS = re.compile(r"\x1b\[(?P<args>[?0-9;]*)(?P<final>[A-Za-z])|\x1b(?P<escape>[78D])|(?P<char>[\s\S])")
+_UNFINISHED = re.compile(r"(?:\x1b(?:\[[?0-9;]*)?)?\Z")
 _RIGHT_HALF = "right half"
 
-# Characters of known width; those with two numbers are wide on some terminals, or join the one before on others.
-WIDTHS = {"日": 2, "本": 2, "語": 2, "😀": 2, "é": 1, "\u0301": 0, "\u0323": 0}
+# Cells that characters take; of two numbers, a terminal has one or the other.
+WIDTHS = {"日": 2, "本": 2, "語": 2, "😀": 2, "é": 1, "क": 1, "\u0301": 0, "\u0323": 0}
 DISPUTED = {
     "░": (1, 2),
     "◌": (1, 2),
     "\u093f": (0, 1),
+    "\u200b": (0, 1),
     "\u200d": (0, 1),
     "\ufe0f": (0, 1),
     "🇩": (1, 2),
     "🏽": (0, 2),
-    "\u200b": (0, 1),
 }
 
 
@@ -73,8 +74,13 @@ class Terminal:
         self._saved = (0, 0, False, "")
         self._last: Cell | None = None
         self._joined = False
+        self._unfinished = ""
 
     def feed(self, data: str) -> None:
+        data = self._unfinished + data
+        unfinished = _UNFINISHED.search(data)
+        whole = unfinished.start() if unfinished else len(data)
+        data, self._unfinished = data[:whole], data[whole:]
         for part in _PARTS.finditer(data):
             if part["char"]:
                 self._char(part["char"])

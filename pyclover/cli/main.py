@@ -114,7 +114,7 @@ def flags_for(error: CloverError) -> str:
     if isinstance(error, ContextFullError):
         return f"flag: -c {error.n_needed} or more"
     if isinstance(error, OutOfMemoryError) and not isinstance(error, DoesNotFitError):  # whose message has better
-        return "flags: a smaller -c or -ub, -ctk q8_0 -ctv q8_0, on a GPU a smaller -ngl"
+        return "flags: a smaller -c, -ub or --spec-draft-n-max, -ctk q8_0 -ctv q8_0, on a GPU a smaller -ngl"
     return ""
 
 

@@ -505,7 +505,8 @@ def test_a_prompt_file_that_is_not_text(script: Script, tmp_path: Path) -> None:
         ),
         (
             errors.OutOfMemoryError("No room for the context."),
-            "No room for the context. (flags: a smaller -c or -ub, -ctk q8_0 -ctv q8_0, on a GPU a smaller -ngl)",
+            "No room for the context. (flags: a smaller -c, -ub or --spec-draft-n-max, -ctk q8_0 -ctv q8_0, on a GPU "
+            "a smaller -ngl)",
             1,
         ),
         (errors.UsageError("top_p is 7, too big.", option="top_p"), "top_p is 7, too big. (flag: --top-p)", 2),

@@ -1,0 +1,67 @@
+"""What a machine has: its memory and its GPUs, as found or as made up for a test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MIB = 1 << 20
+GIB = 1 << 30
+HOST = "CPU"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """A GPU that llama.cpp can compute on. None stands for "not available", which is not 0.
+
+    Attributes:
+        name: llama.cpp's ("CUDA0", "Metal", "Vulkan0").
+        kind: "gpu", or "igpu" for one that is part of the processor.
+        unified: it has no memory of its own but shares the machine's.
+        limit_bytes: the most of a shared memory that it may use; None: all.
+        pinned_host: what the processor hands it lies in memory that cannot be swapped out.
+    """
+
+    name: str
+    description: str = ""
+    kind: str = "gpu"
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    unified: bool = False
+    limit_bytes: int | None = None
+    pinned_host: bool = True
+
+    @property
+    def room_bytes(self) -> int | None:
+        """Memory of its own to plan with: what is free, or all when only that is known; None when neither is."""
+        return self.free_bytes if self.free_bytes is not None else self.total_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """Memory, devices and processor features.
+
+    Attributes:
+        host_free_bytes: what a new program could have, page cache that can be dropped included.
+        host_limit: what makes it less than the system's own figure ("control group"), "" for nothing.
+        cpu_features: names as in llama.cpp's system line ("AVX2", "REPACK").
+        warnings: what could not be found out, one sentence each.
+    """
+
+    host_total_bytes: int | None = None
+    host_free_bytes: int | None = None
+    host_limit: str = ""
+    devices: tuple[Device, ...] = ()
+    cpu_features: frozenset[str] = frozenset()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def used_devices(self) -> tuple[Device, ...]:
+        """Devices that llama.cpp takes by itself: the cards, and integrated GPUs only where there is no card."""
+        cards = tuple(d for d in self.devices if d.kind == "gpu")
+        return cards or self.devices
+
+    def reserve_bytes(self, device: Device | None = None) -> int:
+        """What stays free of a device's memory, or of the machine's: others need some, and estimates are estimates."""
+        if device is None or device.unified:
+            return max(512 * MIB, (self.host_total_bytes or 0) // 20)
+        return max(512 * MIB, (device.total_bytes or 0) // 10)
