@@ -102,7 +102,7 @@ class Clover:
         download_progress: DownloadProgressFunction | None = None,
     ) -> None:
         # options first: a wrong one should not cost the time of loading
-        given = {
+        given: dict[str, Any] = {
             "n_ctx": n_ctx, "n_batch": n_batch, "n_ubatch": n_ubatch, "cache_type_k": cache_type_k,
             "cache_type_v": cache_type_v, "n_rs_seq": n_rs_seq,
         }  # fmt: skip
@@ -110,7 +110,7 @@ class Clover:
             **{name: value for name, value in given.items() if value is not None},
             n_threads=n_threads, n_threads_batch=n_threads_batch, flash_attn=flash_attn,
         )  # fmt: skip
-        placed = {"n_gpu_layers": n_gpu_layers, "n_cpu_moe": n_cpu_moe}
+        placed: dict[str, Any] = {"n_gpu_layers": n_gpu_layers, "n_cpu_moe": n_cpu_moe}
         placed = {name: value for name, value in placed.items() if value is not None}
         fit, mmap = arguments.boolean("fit", fit), arguments.boolean("mmap", mmap)
         file = validate(model_file(model, progress=download_progress))

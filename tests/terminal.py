@@ -38,6 +38,7 @@ class Row:
 
     cells: list[Cell | None]
     wrapped: bool = False  # goes on in the next row
+    spare: bool = False  # as its last cell was too little for a wide character
 
     def is_blank(self) -> bool:
         return all(cell is None for cell in self.cells)
@@ -84,7 +85,9 @@ class Terminal:
         for part in _PARTS.finditer(data):
             if part["char"]:
                 self._char(part["char"])
-            elif part["escape"]:
+                continue
+            self._joined = False
+            if part["escape"]:
                 self._escape(part["escape"])
             else:
                 self._sequence(part["args"], part["final"])
@@ -137,9 +140,7 @@ class Terminal:
         line: list[Cell | None] = []
         place: int | None = None
         for at, row in enumerate(lines):
-            cells = row.cells
-            if row.wrapped and cells[-1] is None:
-                cells = cells[:-1]  # a wide character had no room
+            cells = row.cells[:-1] if row.spare else row.cells
             if at == cursor:
                 place = len(line) + self.column + self.pending
             line = line + cells
@@ -164,7 +165,7 @@ class Terminal:
         while at < len(line):
             n = 2 if at + 1 < len(line) and (right := line[at + 1]) is not None and right.text == _RIGHT_HALF else 1
             if len(rows[-1].cells) + n > width:
-                rows[-1].wrapped = True
+                rows[-1].wrapped, rows[-1].spare = True, len(rows[-1].cells) < width
                 rows.append(Row([]))
             if place is not None and at <= place < at + n:
                 found = (len(rows) - 1, len(rows[-1].cells) + place - at, False)
@@ -189,6 +190,7 @@ class Terminal:
         return 1 if char.isascii() else WIDTHS[char]
 
     def _char(self, char: str) -> None:
+        self._joined &= char.isprintable() or char in DISPUTED
         if char == "\n":  # the driver of the terminal returns the carriage
             self.column, self.pending = 0, False
             self._index()
@@ -212,7 +214,8 @@ class Terminal:
             self._combine(char)
             return
         if self.autowrap and (self.pending or self.column + n > self.width):
-            self.rows[self.row].wrapped = True
+            row = self.rows[self.row]
+            row.wrapped, row.spare = True, not self.pending
             self.column, self.pending = 0, False
             self._index()
         self.column = min(self.column, self.width - n)
@@ -292,7 +295,8 @@ class Terminal:
             self.rows[self.row].cells[at] = self._erased()
         if final == "J":
             for row in self.rows[self.row + 1 :]:
-                row.cells, row.wrapped = [self._erased() for _ in range(self.width)], False
+                row.cells = [self._erased() for _ in range(self.width)]
+                row.wrapped = row.spare = False
 
     def _erased(self) -> Cell | None:
         return Cell(" ", self.style) if self.style else None  # a background in effect colours it

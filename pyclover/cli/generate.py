@@ -291,8 +291,8 @@ def speed_line(stats: Stats) -> str:
 
 def states_to_keep(n_max: int, keywords: Mapping[str, Any]) -> int:
     """States for taking back a draft, fewer where a batch is too small for more (it holds two tokens beside them)."""
-    given = (keywords.get(name) for name in ("n_ubatch", "n_batch", "n_ctx"))
-    return max(0, min([n_max, *(n - 2 for n in given if n)]))
+    sizes: list[int] = [n for name in ("n_ubatch", "n_batch", "n_ctx") if (n := keywords.get(name))]
+    return max(0, min([n_max, *(n - 2 for n in sizes)]))
 
 
 def model_keywords(values: Mapping[str, Any]) -> dict[str, Any]:
