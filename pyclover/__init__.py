@@ -93,7 +93,7 @@ _LAZY = {
     "Score": "pyclover.engine.results",
     "Stats": "pyclover.engine.results",
     "TextPiece": "pyclover.engine.results",
-    "download": "pyclover.hub.download",
+    "download": "pyclover.source",
     "fit": "pyclover.plan.fit",
     "inspect": "pyclover.remote",
     "repair": "pyclover.files.repair",
@@ -107,10 +107,11 @@ if TYPE_CHECKING:
     from pyclover.engine.speculation import BlockDiffusion, DraftSelf
     from pyclover.files.repair import Repair, repair
     from pyclover.files.report import Report
-    from pyclover.hub.download import Download, download
+    from pyclover.hub.download import Download
     from pyclover.plan.fit import fit
     from pyclover.plan.result import Plan
     from pyclover.remote import inspect
+    from pyclover.source import download
 
 
 def __getattr__(name: str) -> Any:

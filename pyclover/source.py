@@ -14,7 +14,9 @@ from pyclover.files.find import find_model
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pyclover.hub.download import Download
     from pyclover.hub.listing import Offer
+    from pyclover.hub.patience import Retry
     from pyclover.hub.progress import ProgressFunction
 
 
@@ -43,9 +45,56 @@ def model_file(model: PathLike, *, progress: ProgressFunction | None = None) -> 
     arguments.path("model", model)
     if not is_hub_name(model):
         return find_model(model)
-    from pyclover.hub.download import download
+    return download(os.fspath(model), progress=progress).path
 
-    return download(os.fspath(model), fits=planned_fits(), progress=progress).path
+
+def download(
+    name: str,
+    *,
+    quant: str | None = None,
+    revision: str | None = None,
+    cache_dir: PathLike | None = None,
+    token: str | bool | None = None,
+    endpoint: str | None = None,
+    offline: bool | None = None,
+    fits: object = None,
+    progress: ProgressFunction | None = None,
+    retry: Retry | None = None,
+) -> Download:
+    """Brings a model to this machine, unless it is here already.
+
+    Args:
+        name: owner/repo, owner/repo:quant, or "auto": the best of the catalogue that fits.
+        quant: as behind the colon; "auto": the largest that fits. Without one: the only one, else as `fits` chooses,
+            else Q4_K_M.
+        revision: branch, tag or commit. None: main.
+        cache_dir: None: PYCLOVER_CACHE, else the user's cache folder.
+        token: of the hub; None: HF_TOKEN, else that of `hf auth login`; False: none.
+        endpoint: of a mirror; None: HF_ENDPOINT, else the public hub.
+        offline: only what is here; None: as HF_HUB_OFFLINE says.
+        fits: bytes that the weights may take, or a function that says of an `Offer` whether it fits. None: what can be
+            run here, by a plan with the default settings, where the largest that fits is asked for.
+        progress: called with a `DownloadProgress` some ten times a second; returning False stops the download.
+        retry: patience with the hub.
+
+    Raises:
+        UsageError: an argument that cannot be honoured.
+        ModelNotFoundError: no such repository, revision or quantization, or none that fits.
+        IncompleteSetError: the repository lacks shards of the set.
+        DownloadError: the hub or the disk failed, or the file is not what the hub announces.
+        CancelledError: progress returned False.
+    """
+    from pyclover.hub import download as hub
+    from pyclover.hub.names import AUTO, parse_name
+
+    if fits is None:
+        wanted = parse_name(name, quant=quant)
+        if wanted.repo is None or (wanted.quant or "").lower() == AUTO:
+            fits = planned_fits()
+    return hub.download(
+        name, quant=quant, revision=revision, cache_dir=cache_dir, token=token, endpoint=endpoint, offline=offline,
+        fits=fits, progress=progress, retry=retry,
+    )  # fmt: skip
 
 
 def planned_fits() -> Callable[[Offer], bool]:

@@ -84,7 +84,7 @@ def download(
             raise click.UsageError("--quant and --revision belong to a NAME.")
         return show_catalogue(out)
     with interrupt.at_once():
-        from pyclover.hub import download as hub_download
+        from pyclover import source
         from pyclover.hub.patience import Retry
 
     retry = Retry(n_retries=n_retries, wait_s=wait_s)
@@ -93,7 +93,7 @@ def download(
         return show_offers(out, model, quant, where)
     try:
         with progress_of(out) as progress:
-            done = hub_download.download(model, quant=quant, progress=progress, **where)
+            done = source.download(model, quant=quant, progress=progress, **where)
     except KeyboardInterrupt:
         out.warn("stopped: what has come is kept, and the same command continues there")
         raise click.exceptions.Exit(interrupt.CANCELLED) from None
