@@ -390,8 +390,8 @@ extern "C" int pc_context_create(pc_model * model, const pc_context_params * par
         lp.n_rs_seq = c->n_rs_seq;
         if (lp.n_rs_seq > 0 && lp.n_ubatch < lp.n_rs_seq + 2) {
             throw error(PC_BAD_ARGUMENT, "with n_rs_seq=" + std::to_string(lp.n_rs_seq) + " a batch must have " +
-                                             std::to_string(lp.n_rs_seq + 2) + " tokens: n_ubatch, n_batch and n_ctx must each be " +
-                                             "at least that");
+                                             std::to_string(lp.n_rs_seq + 2) +
+                                             " tokens: n_ubatch, n_batch and n_ctx must each be " + "at least that");
         }
         lp.n_outputs_max = (uint32_t) std::min<size_t>(n_batch, std::max<size_t>(n_rows, 32));
         lp.n_threads = p.n_threads;

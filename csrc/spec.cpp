@@ -224,8 +224,8 @@ void check_draft_params(const pc_context & c, const pc_sampler & sampler, const 
         throw error(PC_BAD_ARGUMENT, wrong);
     }
     if (relaxed.on() && !sampler.argmax) {
-        throw error(PC_BAD_ARGUMENT,
-                    "relaxed acceptance works with greedy decoding alone: temperature 0, no penalties, DRY, grammar, logit bias or ignore_eos");
+        throw error(PC_BAD_ARGUMENT, "relaxed acceptance works with greedy decoding alone: temperature 0, no penalties, DRY, "
+                                     "grammar, logit bias or ignore_eos");
     }
     require_block_pass(*c.model);
 }
