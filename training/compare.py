@@ -12,6 +12,7 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
@@ -59,7 +60,7 @@ def compare(out: Path, gguf: Path) -> dict[str, dict[str, float]]:
         for name, (a, b) in zip(worst[kind], pairs, strict=True):
             worst[kind][name] = max(worst[kind][name], float(np.abs(a - b).max()))
 
-    options = {"n_ctx": 512, "cache_type_k": "f32", "cache_type_v": "f32", "flash_attn": False}
+    options: dict[str, Any] = {"n_ctx": 512, "cache_type_k": "f32", "cache_type_v": "f32", "flash_attn": False}
     with pyclover.Clover(gguf, **options) as m, torch.no_grad():
         for prompt in prompts:
             answer = plain(model, [prompt], end, N_ANSWER)[0]

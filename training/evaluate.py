@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from training.checkpoint import load, load_model
 from training.config import write_json
 from training.data.mix import EXACT, KINDS, Document, document, draw
-from training.generate import block_diffusion, draft_self, plain
+from training.generate import Diffused, block_diffusion, draft_self, plain
 from training.layers import Clover
 from training.tokenizer import END_OF_TURN, load_tokenizer, token_id
 
@@ -94,10 +94,11 @@ def evaluate(model: Clover, tokenizer: Tokenizer, per_kind: int, seed: int) -> d
     end = token_id(tokenizer, END_OF_TURN)
     texts = in_batches(todo, lambda p: plain(model, p, end, N_PREDICT))
     drafts = in_batches(todo, lambda p: draft_self(model, p, end, N_PREDICT, N_MAX))
-    diffused = {
-        size: in_batches(todo, lambda p, size=size: block_diffusion(model, p, end, N_PREDICT, size, THRESHOLD))
-        for size in BLOCKS
-    }
+
+    def in_blocks(size: int) -> list[Diffused]:
+        return in_batches(todo, lambda p: block_diffusion(model, p, end, N_PREDICT, size, THRESHOLD))
+
+    diffused = {size: in_blocks(size) for size in BLOCKS}
     kinds = {}
     for kind in KINDS:
         mine = [i for i, case in enumerate(todo) if case.document.kind == kind]
@@ -109,7 +110,9 @@ def evaluate(model: Clover, tokenizer: Tokenizer, per_kind: int, seed: int) -> d
 
         if kind in EXACT:
             entry["exact"] = exact(lambda i: texts[i])
-            entry |= {f"diffusion_{size}": exact(lambda i, d=d: d[i].tokens) for size, d in diffused.items()}
+            for size in BLOCKS:
+                answers = [d.tokens for d in diffused[size]]
+                entry[f"diffusion_{size}"] = exact(answers.__getitem__)
         own = [drafts[i] for i in mine]
         entry["acceptance"] = share(sum(d.accepted for d in own), sum(d.drafted for d in own))
         entry["tokens_per_round"] = share(sum(d.accepted + d.rounds for d in own), sum(d.rounds for d in own))

@@ -55,12 +55,12 @@ def hf_tensors(model: Clover) -> dict[str, Tensor]:
         return torch.cat([a[:qk], grouped(a[qk:], 0, c, c.state)])
 
     out: dict[str, Tensor] = {"model.embed_tokens.weight": model.embed, "model.norm.weight": model.norm - 1}
-    for i, layer in enumerate(model.layers):
+    for i, layer in enumerate(model.typed_layers()):
         m, to = layer.mixer, f"model.layers.{i}."
         out[to + "input_layernorm.weight"] = layer.norm - 1
         out[to + "post_attention_layernorm.weight"] = layer.post_norm - 1
         if isinstance(m, Attention):
-            named = {"q_proj.weight": m.q, "k_proj.weight": m.k, "v_proj.weight": m.v, "o_proj.weight": m.out}
+            named: dict[str, Tensor] = {"q_proj.weight": m.q, "k_proj.weight": m.k, "v_proj.weight": m.v, "o_proj.weight": m.out}
             named |= {"q_norm.weight": m.q_norm - 1, "k_norm.weight": m.k_norm - 1}
             out |= {f"{to}self_attn.{name}": a for name, a in named.items()}
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -154,3 +155,7 @@ class Clover(nn.Module):
         self.embed = nn.Parameter(torch.randn(c.n_vocab, c.n_embd) * 0.05)
         self.layers = nn.ModuleList(Layer(c, c.is_linear(i)) for i in range(c.n_layer))
         self.norm = ones(c.n_embd)
+
+    def typed_layers(self) -> list[Layer]:
+        """The layers as what they are; a ModuleList knows modules only."""
+        return [cast(Layer, layer) for layer in self.layers]

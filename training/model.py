@@ -139,7 +139,7 @@ def run(model: Clover, cache: Cache, ids: Tensor, count: Tensor, preview: bool) 
     real = torch.arange(ids.shape[1])[None] < count[:, None]
     x = model.embed[ids]
     layers = []
-    for layer, (a, b) in zip(model.layers, cache.layers, strict=True):
+    for layer, (a, b) in zip(model.typed_layers(), cache.layers, strict=True):
         h = rms(x, layer.norm, c.eps)
         if isinstance(layer.mixer, DeltaNet):
             y, new = delta_net(layer.mixer, h, a, b, count, preview)

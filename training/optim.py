@@ -24,7 +24,8 @@ def orthogonal(g: Tensor, steps: int = 5) -> Tensor:
     for _ in range(steps):
         y = x @ x.transpose(1, 2)
         x = a * x + (b * y + c * (y @ y)) @ x
-    return x.transpose(1, 2) if tall else x
+    out: Tensor = x.transpose(1, 2) if tall else x
+    return out
 
 
 class Muon(torch.optim.Optimizer):

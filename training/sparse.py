@@ -36,7 +36,7 @@ class _Move(torch.autograd.Function):
 
 
 def move(x: Tensor, forward_index: Tensor, back_index: Tensor) -> Tensor:
-    return cast(Tensor, _Move.apply(x, forward_index, back_index))
+    return cast(Tensor, _Move.apply(x, forward_index, back_index))  # type: ignore[no-untyped-call]
 
 
 def slots_of(expert: Tensor, n_expert: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -132,7 +132,8 @@ class Passes:
     def __init__(self, compiled: bool = False) -> None:
         self.layer, self.head = layer_pass, cross_entropy
         if compiled:
-            self.layer, self.head = (torch.compile(f, dynamic=False) for f in (layer_pass, cross_entropy))
+            self.layer = torch.compile(layer_pass, dynamic=False)
+            self.head = torch.compile(cross_entropy, dynamic=False)
 
 
 def hidden(model: Clover, b: Batch, passes: Passes) -> tuple[Tensor, Tensor]:
@@ -140,7 +141,7 @@ def hidden(model: Clover, b: Batch, passes: Passes) -> tuple[Tensor, Tensor]:
     see = views(model, b)
     x = F.embedding(torch.cat([b.c_ids, b.x_ids], dim=1), model.embed)
     balance = x.new_zeros(())
-    for layer in model.layers:
+    for layer in model.typed_layers():
         x, even = passes.layer(layer, x, b, see)
         balance = balance + even / model.c.n_layer
     return x, balance

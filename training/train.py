@@ -20,7 +20,7 @@ from random import Random
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from torch.multiprocessing.spawn import spawn
 
 from training import checkpoint
 from training.config import ModelConfig, TrainConfig, dump, write_json
@@ -234,7 +234,7 @@ def main(argv: list[str] | None = None) -> None:
         worker(0, *arguments)
         return
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the workers save and end by themselves
-    context = mp.spawn(worker, args=arguments, nprocs=c.processes, join=False)
+    context = spawn(worker, args=arguments, nprocs=c.processes, join=False)
     signal.signal(signal.SIGTERM, lambda *_: [p.terminate() for p in context.processes])
     while not context.join():
         pass
