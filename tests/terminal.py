@@ -173,7 +173,7 @@ class Terminal:
             at += n
         if place == len(line):
             column = len(rows[-1].cells)
-            found = (len(rows) - 1, min(column, width - 1), column == width)
+            found = (len(rows) - 1, min(column, width - 1), column == width and line[-1] is not None)
         for row in rows:
             row.cells += [None] * (width - len(row.cells))
         return rows, found

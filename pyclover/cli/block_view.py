@@ -26,55 +26,56 @@ class TextPlace:
 
     A terminal whose line is full leaves the cursor on the last column and wraps with the next character. It forgets
     that when the cursor moves, and then the next character goes over the last one: only who knows the column can
-    help it. Terminals differ in the width of some characters, so this is a set of columns that may be.
-
-    Args:
-        column: where the text begins.
+    help it. The text begins in the first column, where Enter leaves the cursor. Terminals differ in the width of some
+    characters, so the column is a set of those that may be.
 
     Attributes:
-        columns: where the cursor may be, from 0; the width of the terminal stands for a full line. Empty: anywhere.
+        columns: where the cursor may be, from 0; the width of the terminal stands for a full line.
         style: the escape sequences of the colours and styles in effect.
     """
 
-    def __init__(self, column: int = 0) -> None:
-        self.columns = {column}
+    def __init__(self) -> None:
+        self.columns = {0}
         self.style = ""
         self._width = terminal_size()[0]
         # the widths that each character of this line may have, to lay it out again when the terminal is resized
-        self._line: list[tuple[int, ...]] = [(1,)] * column
+        self._line: list[tuple[int, ...]] = []
         self._last, self._last_cells, self._last_style = "", 0, ""
         self._joined = self._doubtful = False
+        self._gaps = self._lost = False  # until the line ends
+        self._refilled = False
         self._unfinished = ""
-        self._steered = False
+        self._steered = False  # for good
 
     @property
     def line_full(self) -> bool:
-        """Whether the next character wraps; after a change of the width this trusts that the terminal wraps again."""
-        return self._width in self.columns and bool(self._last)
+        """Whether the next character wraps; after a change of the width, on a terminal that wraps its lines anew."""
+        return bool(self._last) and (self._refilled or self.columns == {self._width})
 
     @property
     def known(self) -> bool:
         """Whether one can go away from here and come back, and the next text will look as if nothing had happened."""
-        if self._steered or self._unfinished or self._doubtful or self._width < 2 or not self.columns:
+        if self._steered or self._lost or self._unfinished or self._doubtful or self._width < 2:
             return False
-        return self._width not in self.columns or (len(self.columns) == 1 and bool(self._last))
+        return self._width not in self.columns or (self.columns == {self._width} and bool(self._last))
 
     def fit(self) -> None:
         """Takes note of the width that the terminal has now."""
         before, width = self._width, terminal_size()[0]
         self._width = width
-        if width == before or not self._line or not self.columns:
+        if width == before or sum(map(max, self._line)) < min(width, before):
             return
-        if min(width, before) < 2:
-            self.columns = set()
-            return
+        # blanks that nobody wrote may be lost
+        self._lost |= self._gaps or min(width, before) < 2
         # most terminals wrap their lines anew, the others keep the cursor where it is
         kept = {min(column, before - 1, width - 1) for column in self.columns}
-        self.columns = kept | functools.reduce(self._moved, self._line, {0})
+        anew = functools.reduce(self._moved, self._line, {0})
+        self.columns, self._refilled = kept | anew, anew == {width}
 
     def advance(self, text: str) -> None:
         """Takes note of text that was written here."""
         self.fit()
+        self._refilled = False
         text, self._unfinished = self._unfinished + text, ""
         last_line = text.rfind("\n") + 1
         for part in _PARTS.finditer(text):
@@ -112,13 +113,15 @@ class TextPlace:
         self._last = ""
         if char == "\n":
             self.columns, self._line = {0}, []
+            self._gaps = self._lost = False
         elif char == "\t":
+            self._gaps = True
             stops = {column: min((column // _TAB + 1) * _TAB, self._width - 1) for column in self.columns}
             self._line += [(1,)] * max((stop - column for column, stop in stops.items()), default=0)
             # some terminals forget at a tab that the line is full
             self.columns = {self._width, *stops.values()} if self._width in self.columns else set(stops.values())
         elif char in "\r\b\v\f":
-            self.columns = set()  # may stand before text of its own now
+            self._lost = True  # may stand before text of its own now
         else:
             self._steered = True  # the cursor may go anywhere
 

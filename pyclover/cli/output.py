@@ -7,12 +7,14 @@ import dataclasses
 import json
 import math
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import click
+
+if TYPE_CHECKING:
+    from pyclover.cli.block_view import BlockView, TextPlace
 
 Mode = Literal["table", "json", "quiet"]
 
@@ -55,13 +57,24 @@ class Output:
         self.mode = mode
         self._color = color
         self._at_line_start = True
+        self._place: TextPlace | None = None
+        self._view: BlockView | None = None
+        if mode == "table" and _is_terminal(sys.stdout):
+            from pyclover.cli.block_view import TextPlace
+
+            self._place = TextPlace()
 
     def write(self, text: str) -> None:
         """Data as it comes, exactly as it is; shown at once."""
-        if text:
-            sys.stdout.write(text)
-            sys.stdout.flush()
-            self._at_line_start = text.endswith("\n")
+        if not text:
+            return
+        if self._view is not None:
+            self._view.make_way(text)
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        self._at_line_start = text.endswith("\n")
+        if self._place is not None:
+            self._place.advance(text)
 
     def end_line(self) -> None:
         """Ends the last line of the data, if it is not ended yet."""
@@ -129,7 +142,11 @@ class Output:
 
     def block_view(self) -> BlockView | None:
         """Shows a block in the making on standard output; None when that is no terminal."""
-        return BlockView() if self.mode == "table" and _is_terminal(sys.stdout) else None
+        if self._view is None and self._place is not None:
+            from pyclover.cli.block_view import BlockView
+
+            self._view = BlockView(self._place)
+        return self._view
 
     @contextlib.contextmanager
     def progress(self, label: str) -> Iterator[Callable[[float], None] | None]:
@@ -148,31 +165,6 @@ class Output:
         with Progress(*columns, console=console, transient=True) as bar:
             task = bar.add_task(printable(label), total=1.0)
             yield lambda part: bar.update(task, completed=part)
-
-
-class BlockView:
-    """A block of block diffusion on the last line of the terminal, drawn over until it is finished."""
-
-    MASK = "░"
-
-    def __init__(self) -> None:
-        self._shown = False
-
-    def show(self, rows: Sequence[str | None]) -> None:
-        """Tokens of the block, None where they are not decided: as many as the line has room for."""
-        text = "".join(self.MASK if row is None else printable(row) for row in rows)
-        width = max(shutil.get_terminal_size().columns - 1, 1)
-        # down and up again makes room at the bottom of the screen; the place of the text is saved and restored
-        sys.stdout.write("\x1bD\x1b[A\x1b7\x1b[B\r\x1b[2K\x1b[2m" + text[:width] + "\x1b[0m\x1b8")
-        sys.stdout.flush()
-        self._shown = True
-
-    def clear(self) -> None:
-        """Takes the block off the terminal."""
-        if self._shown:
-            sys.stdout.write("\x1b7\x1b[B\r\x1b[2K\x1b8")
-            sys.stdout.flush()
-            self._shown = False
 
 
 def _is_terminal(stream: TextIO | None) -> bool:
