@@ -60,7 +60,12 @@ def hf_tensors(model: Clover) -> dict[str, Tensor]:
         out[to + "input_layernorm.weight"] = layer.norm - 1
         out[to + "post_attention_layernorm.weight"] = layer.post_norm - 1
         if isinstance(m, Attention):
-            named: dict[str, Tensor] = {"q_proj.weight": m.q, "k_proj.weight": m.k, "v_proj.weight": m.v, "o_proj.weight": m.out}
+            named: dict[str, Tensor] = {
+                "q_proj.weight": m.q,
+                "k_proj.weight": m.k,
+                "v_proj.weight": m.v,
+                "o_proj.weight": m.out,
+            }
             named |= {"q_norm.weight": m.q_norm - 1, "k_norm.weight": m.k_norm - 1}
             out |= {f"{to}self_attn.{name}": a for name, a in named.items()}
         else:
