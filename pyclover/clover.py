@@ -113,7 +113,9 @@ class Clover:
         placed: dict[str, Any] = {"n_gpu_layers": n_gpu_layers, "n_cpu_moe": n_cpu_moe}
         placed = {name: value for name, value in placed.items() if value is not None}
         fit, mmap = arguments.boolean("fit", fit), arguments.boolean("mmap", mmap)
-        file = validate(model_file(model, progress=download_progress))
+        source = model_file(model, progress=download_progress)
+        self._notes = list(source.warnings)
+        file = validate(source.path)
         self._plan: Plan | None = None
         if fit:
             from pyclover.plan.fit import fit as plan_for
@@ -122,6 +124,7 @@ class Clover:
             self._plan = plan_for(
                 file, **wished, **placed, n_max=n_rs_seq, flash_attn=flash_attn is not False, mmap=mmap
             )
+            self._notes += [text for text in self._plan.warnings if text.startswith("n_gpu_layers")]
             chosen = self._plan.options()
             placed = {name: chosen.pop(name) for name in ("n_gpu_layers", "n_cpu_moe")}
             options = replace(options, **chosen)
@@ -162,7 +165,7 @@ class Clover:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is odd about the file and the settings, one sentence each."""
-        warnings = list(self._model.file.warnings)
+        warnings = [*self._notes, *self._model.file.warnings]
         n_train = self.info.n_ctx_train
         if self.n_ctx > n_train:
             warnings.append(

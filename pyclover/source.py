@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyclover import arguments
-from pyclover.errors import DoesNotFitError, PathLike
+from pyclover.errors import DoesNotFitError, ModelNotFoundError, PathLike
 from pyclover.files.embedded import NAMES
 from pyclover.files.find import find_model
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pyclover.hub.listing import Offer
     from pyclover.hub.patience import Retry
     from pyclover.hub.progress import ProgressFunction
+    from pyclover.plan.machine import Machine
 
 
 def is_hub_name(model: PathLike) -> bool:
@@ -32,8 +34,15 @@ def is_hub_name(model: PathLike) -> bool:
     return repo.count("/") == 1 and all(repo.split("/"))
 
 
-def model_file(model: PathLike, *, progress: ProgressFunction | None = None) -> Path:
-    """The model's file, the first one of a split set; downloaded when it is a name on the hub and not here yet.
+class Source(NamedTuple):
+    """A model's file, the first one of a split set, and what is odd about where it comes from, one sentence each."""
+
+    path: Path
+    warnings: tuple[str, ...] = ()
+
+
+def model_file(model: PathLike, *, progress: ProgressFunction | None = None) -> Source:
+    """The model's file; downloaded when it is a name on the hub and not here yet.
 
     Args:
         progress: of a download, as for `pyclover.download`.
@@ -44,8 +53,9 @@ def model_file(model: PathLike, *, progress: ProgressFunction | None = None) -> 
     """
     arguments.path("model", model)
     if not is_hub_name(model):
-        return find_model(model)
-    return download(os.fspath(model), progress=progress).path
+        return Source(find_model(model))
+    done = download(os.fspath(model), progress=progress)
+    return Source(done.path, done.warnings)
 
 
 def download(
@@ -87,30 +97,35 @@ def download(
     from pyclover.hub import download as hub
     from pyclover.hub.names import AUTO, parse_name
 
-    if fits is None:
-        wanted = parse_name(name, quant=quant)
-        if wanted.repo is None or (wanted.quant or "").lower() == AUTO:
-            fits = planned_fits()
-    return hub.download(
-        name, quant=quant, revision=revision, cache_dir=cache_dir, token=token, endpoint=endpoint, offline=offline,
-        fits=fits, progress=progress, retry=retry,
-    )  # fmt: skip
+    def fetch(fits: object) -> Download:
+        return hub.download(
+            name, quant=quant, revision=revision, cache_dir=cache_dir, token=token, endpoint=endpoint, offline=offline,
+            fits=fits, progress=progress, retry=retry,
+        )  # fmt: skip
 
-
-def planned_fits() -> Callable[[Offer], bool]:
-    """The question whether a file of Clover-35B-A3B fits this machine with the default settings, by its size alone."""
-    from pyclover.plan.fit import plan
+    wanted = parse_name(name, quant=quant)
+    if fits is not None or (wanted.repo is not None and (wanted.quant or "").lower() != AUTO):
+        return fetch(fits)
     from pyclover.plan.probe import probe
+
+    machine = probe()
+    if machine.used_devices:  # a smaller file that a GPU holds as a whole beats a larger one that it does not
+        with suppress(ModelNotFoundError):
+            return fetch(planned_fits(machine, all_on_gpu=True))
+    return fetch(planned_fits(machine))
+
+
+def planned_fits(machine: Machine, *, all_on_gpu: bool = False) -> Callable[[Offer], bool]:
+    """The question whether a file of Clover-35B-A3B fits a machine with the default settings, by its size alone."""
+    from pyclover.plan.fit import plan
     from pyclover.plan.quants import clover_35b
     from pyclover.plan.search import Wishes
 
-    machine = probe()
-
     def fits(offer: Offer) -> bool:
         try:
-            plan(offer.quant, clover_35b(offer.quant, offer.n_bytes), Wishes(), machine)
+            found = plan(offer.quant, clover_35b(offer.quant, offer.n_bytes), Wishes(), machine)
         except DoesNotFitError:
             return False
-        return True
+        return found.all_on_gpu or not all_on_gpu
 
     return fits

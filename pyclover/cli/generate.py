@@ -197,7 +197,10 @@ def fetched(out: Output, model: str) -> str:
     if not is_hub_name(model):
         return model
     with progress_of(out) as progress:
-        return str(model_file(model, progress=progress))
+        source = model_file(model, progress=progress)
+    for warning in source.warnings:
+        out.warn(warning)
+    return str(source.path)
 
 
 def ctrl_c_cancels(clover: Clover) -> contextlib.AbstractContextManager[None]:

@@ -204,7 +204,8 @@ def read_setting(text: str) -> tuple[str, str, Any]:
         return key, kind_name, value
     try:
         return key, kind_name, json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
+        value = value if len(value) <= 80 else f"{value[:79]}…"
         example = "[1, 2]" if kind_name.endswith("[]") else "true" if kind is BOOL else "1"
         raise _wrong(f"the value of {key}, '{value}', cannot be read as {kind_name}; write it as {example}") from None
 

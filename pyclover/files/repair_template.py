@@ -47,9 +47,11 @@ def template_fault(source: str) -> str:
 
 def _read_file(path: Path) -> str:
     try:
-        if path.stat().st_size > MAX_TEMPLATE_BYTES:
+        with path.open("rb") as file:  # a device or a pipe does not say how much will come
+            raw = file.read(MAX_TEMPLATE_BYTES + 1)
+        if len(raw) > MAX_TEMPLATE_BYTES:
             raise UsageError(f"{path} is larger than any chat template: give a jinja file", option=_OPTION)
-        return path.read_text(encoding="utf-8")
+        return raw.decode("utf-8")
     except OSError as e:
         raise UsageError(f"{path}: the chat template cannot be read: {e.strerror or e}", option=_OPTION) from None
     except UnicodeDecodeError:

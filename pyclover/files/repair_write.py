@@ -19,7 +19,7 @@ from pyclover.files.shards import ShardSet, parse_shard_name, shard_name
 from pyclover.files.values import MetaValue
 from pyclover.files.write import encode_entry, encode_header
 from pyclover.files.write_copy import compare_ranges, copy_range, forget_cached, write_full
-from pyclover.files.write_new import NewFile, exists, take_mode
+from pyclover.files.write_new import PART_SUFFIX, NewFile, exists, take_mode
 
 Fraction = Callable[[float], None]
 _SPARE_BYTES = 1 << 20  # for the file system's own records
@@ -90,12 +90,19 @@ def check_out(shards: ShardSet, outs: Sequence[Path], sizes: Sequence[int], *, o
     if not folder.is_dir():
         raise RepairError(f"{folder}: there is no such folder; make it, or give another", path=folder)
     for out in outs:
+        part = out.with_name(out.name + PART_SUFFIX)
         for source in shards.paths:
             with suppress(FileNotFoundError):
                 if os.path.samefile(out, source):
                     raise RepairError(
                         f"{out}: this is the file that is to be repaired; give another name, or repair it in place",
                         path=out,
+                    )  # fmt: skip
+            with suppress(FileNotFoundError):
+                if os.path.samefile(part, source):
+                    raise RepairError(
+                        f"{part}: this is the file that is to be repaired, and the new one would be written there "
+                        "first; give it another name", path=out,
                     )  # fmt: skip
         if out.is_dir():
             raise RepairError(f"{out}: this is a folder; give the name of a file", path=out)

@@ -1,7 +1,7 @@
 """A file that comes into being as a whole or not at all: filled beside its place, synced, then renamed.
 
-Until then it is called NAME.part. It is locked while it is written, so that a second writer is refused, and what a
-killed writer left behind is taken over by the next one.
+Until then it is called NAME.repair.part. It is locked while it is written, so that a second writer is refused, and what
+a killed writer left behind is taken over by the next one: a file of that name with no other name, and nothing else.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ try:
 except ImportError:  # no such locks on Windows
     fcntl = None  # type: ignore[assignment]
 
-PART_SUFFIX = ".part"
+PART_SUFFIX = ".repair.part"
 
 
 class NewFile:
@@ -41,12 +41,19 @@ class NewFile:
 
     def _open(self) -> int:
         while True:
-            fd = os.open(self.part, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+            flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+            with suppress(FileNotFoundError):
+                if not stat.S_ISREG(os.lstat(self.part).st_mode):
+                    raise RepairError(f"{self.part}: this is no ordinary file; move it out of the way", path=self.path)
+            fd = os.open(self.part, flags, 0o666)
             try:
                 self._lock(fd)
                 if _same_file(fd, self.part):
-                    os.ftruncate(fd, 0)
-                    return fd
+                    if os.fstat(fd).st_nlink == 1:
+                        os.ftruncate(fd, 0)
+                        return fd
+                    # its writer was killed after it had given the file its name: that file is finished, and not ours
+                    os.unlink(self.part)
             except BaseException:
                 os.close(fd)
                 raise

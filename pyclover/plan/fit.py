@@ -55,7 +55,8 @@ def fit(
         n_batch, n_ubatch: prompt tokens handed over, and computed, at once.
         flash_attn: False: the context will be made without it, which takes more memory.
         mmap: False: the file will be read instead of mapped.
-        reserve_bytes: what stays free of every memory; None: 5 % of the machine's, 10 % of a card's, at least 512 MiB.
+        reserve_bytes: what stays free of every memory; None: 5 % of the machine's, 10 % of a card's, at least 512 MiB
+            but at most an eighth.
         probe: the machine; None: this one.
 
     Raises:
@@ -96,9 +97,14 @@ def _check(w: Wishes) -> None:
     for name in ("cache_type_k", "cache_type_v"):
         if getattr(w, name) is not None:
             cache_type(name, getattr(w, name))
-    if w.n_max and w.n_ubatch is not None and w.n_ubatch < w.n_max + 2:
+    for name in ("n_ubatch", "n_batch", "n_ctx"):
+        value = getattr(w, name)
+        if w.n_max and value and value < w.n_max + 2:
+            raise UsageError(f"{name} is {value}: with n_max={w.n_max} it must be at least {w.n_max + 2}", option=name)
+    if not w.flash_attn and w.cache_type_v not in (None, "f32", "f16", "bf16"):
         raise UsageError(
-            f"n_ubatch is {w.n_ubatch}: with n_max={w.n_max} it must be at least {w.n_max + 2}", option="n_ubatch"
+            f"cache_type_v is {w.cache_type_v}, which needs flash attention: leave flash_attn out, or take f16",
+            option="cache_type_v",
         )
 
 
@@ -146,6 +152,8 @@ def plan(name: str, geometry: Geometry, wishes: Wishes, machine: Machine, reserv
 def _plan(name: str, search: Search, wishes: Wishes, found: Found) -> Plan:
     geometry, machine = search.geometry, search.machine
     warnings = list(machine.warnings)
+    if wishes.n_gpu_layers and not machine.used_devices:
+        warnings.append("n_gpu_layers (-ngl) has no effect: this build of llama.cpp finds no GPU (clover-run doctor)")
     if geometry.rough:
         warnings.append("not a Clover model: its compute buffers are guessed from the usual shape of a transformer")
     if found.settings.n_ctx > geometry.n_ctx_train > 0:

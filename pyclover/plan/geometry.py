@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from pyclover.files.facts import CloverFacts, ModelFacts
@@ -98,6 +98,8 @@ def geometry_of(model: ValidatedModel) -> Geometry:
     skipped = {t.name for t in facts.unknown_tensors}
     files = [[t for t in h.tensors if t.name not in skipped] for h in model.headers]
     weights = _weights(files, [h.data_offset for h in model.headers])
+    # a layer that the file does not announce is none; llama.cpp will say so, an estimate must not fail over it
+    weights = tuple(w if w.layer < facts.n_layer else replace(w, layer=OUTPUT, routed=False) for w in weights)
     name = model.first_path.name
     if isinstance(facts, CloverFacts):
         return _clover(name, facts, weights)

@@ -62,6 +62,7 @@ class Machine:
 
     def reserve_bytes(self, device: Device | None = None) -> int:
         """What stays free of a device's memory, or of the machine's: others need some, and estimates are estimates."""
-        if device is None or device.unified:
-            return max(512 * MIB, (self.host_total_bytes or 0) // 20)
-        return max(512 * MIB, (device.total_bytes or 0) // 10)
+        own = device is not None and not device.unified
+        total = device.total_bytes if device is not None and own else self.host_total_bytes
+        wanted = max(512 * MIB, (total or 0) // (10 if own else 20))
+        return min(wanted, total // 8) if total else wanted  # a small memory must not be all reserve

@@ -134,8 +134,8 @@ class Search:
                 # a context longer than usual is a gift: nothing is made slower for it
                 ubatches = self._ubatches(w)[:1] if w.n_ctx is None and n_ctx > DEFAULT_N_CTX else self._ubatches(w)
                 for n_ubatch in ubatches:
-                    for n_max in self._n_maxes(w, n_ubatch):
-                        n_batch = min(w.n_batch or N_BATCH, n_ctx)
+                    n_batch = min(w.n_batch or N_BATCH, n_ctx)
+                    for n_max in self._n_maxes(w, min(n_ubatch, n_batch)):
                         yield Settings(
                             n_ctx=n_ctx, n_batch=n_batch, n_ubatch=min(n_ubatch, n_batch), n_max=n_max,
                             cache_type_k=type_k, cache_type_v=type_v, flash_attn=w.flash_attn, mmap=w.mmap,
@@ -163,7 +163,7 @@ class Search:
         n = self.geometry.n_layer
         fixed = None if w.n_gpu_layers is None else (n + 1 if w.n_gpu_layers < 0 else min(w.n_gpu_layers, n + 1))
         aside = n if w.n_cpu_moe is not None and w.n_cpu_moe < 0 else min(w.n_cpu_moe or 0, n)
-        if self.no_devices and fixed is None:
+        if not self.machine.used_devices or (self.no_devices and fixed is None):
             fixed = 0
         if w.n_cpu_moe is not None or not self.geometry.has_experts or fixed == 0:
             counts = [fixed] if fixed is not None else range(n + 1, -1, -1)

@@ -12,7 +12,9 @@ from plan_machines import FILES, GB10, MACHINES, NEON, card, host
 from support import ORACLE
 
 import pyclover
-from pyclover.errors import DoesNotFitError, OutOfMemoryError, UsageError
+from pyclover import source
+from pyclover.errors import DoesNotFitError, ModelNotFoundError, OutOfMemoryError, UsageError
+from pyclover.hub.listing import HubFile, Offer
 from pyclover.plan.fit import fit, plan
 from pyclover.plan.machine import GIB, MIB, Device, Machine
 from pyclover.plan.quants import choose_quant, clover_35b
@@ -258,3 +260,57 @@ def test_any_machine(ram: int, vram: list[int], unified: bool, n_ctx: int | None
         assert n_max is None or found.settings.n_max == n_max
     assert short(found.pools) == 0
     assert {row.device for row in found.estimate.rows} <= {"CPU", *(d.name for d in devices)}
+
+
+def test_a_small_memory_is_not_all_reserve() -> None:
+    """tiny runs in a container of 512 MiB."""
+    found = fit("tiny", probe=host(0.5, 0.44, limit="control group"))
+    assert found.pools[0].reserve_bytes == 64 * MIB
+    assert found.pools[0].needed_bytes < 0.4 * GIB
+
+
+@pytest.mark.parametrize("sizes", [{"n_batch": 4}, {"n_ctx": 3}, {"n_ubatch": 2}, {"n_ctx": 2, "n_batch": 1}])
+def test_states_never_outgrow_a_batch(sizes: dict[str, int]) -> None:
+    """llama.cpp wants two tokens more in a batch than states."""
+    s = fit("tiny", probe=host(32, 30), **sizes).settings
+    assert s.n_max == 0 or s.n_max + 2 <= min(s.n_ubatch, s.n_batch, s.n_ctx)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "option"),
+    [
+        ({"n_max": 31, "n_batch": 8}, "n_batch"),
+        ({"n_max": 31, "n_ctx": 16}, "n_ctx"),
+        ({"cache_type_v": "q8_0", "flash_attn": False}, "cache_type_v"),
+    ],
+)
+def test_wishes_that_no_context_honours(wishes: dict[str, Any], option: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        fit("tiny", probe=host(32, 30), **wishes)
+    assert caught.value.option == option
+
+
+def test_layers_for_a_gpu_that_is_not_there() -> None:
+    found = fit("tiny", n_gpu_layers=-1, n_cpu_moe=2, probe=host(32, 30))
+    assert (found.settings.n_gpu_layers, found.settings.n_cpu_moe, found.all_on_gpu) == (0, 0, False)
+    assert any("no effect" in text for text in found.warnings)
+    assert fit("tiny", n_gpu_layers=0, probe=host(32, 30)).warnings == ()
+
+
+@pytest.mark.parametrize("name", [name for name in MACHINES if name not in TOO_SMALL])
+def test_auto_means_what_the_table_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`download("auto")` asks twice where there is a GPU: for what it holds as a whole, then for what fits at all."""
+    asked: list[Any] = []
+
+    def choose(_: str, *, fits: Any, **__: Any) -> Any:
+        offers = sorted(FILES.items(), key=lambda item: -item[1])
+        found = [quant for quant, n in offers if fits(Offer(repo="o/r", quant=quant, files=(HubFile(quant, n),)))]
+        asked.append(found)
+        if not found:
+            raise ModelNotFoundError("none")
+        return found[0]
+
+    monkeypatch.setattr("pyclover.hub.download.download", choose)
+    monkeypatch.setattr("pyclover.plan.probe.probe", lambda *_, **__: MACHINES[name])
+    assert source.download("auto") == choose_quant(FILES, MACHINES[name]).model
+    assert asked

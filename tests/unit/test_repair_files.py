@@ -20,6 +20,8 @@ from model.gguf_parts import Entry, Parts, build, parse
 
 from pyclover.errors import InvalidFileError, RepairError, UsageError
 from pyclover.files import inspect, read_header, repair_in_place, resolve
+from pyclover.files.embedded import embedded_path
+from pyclover.files.known_keys import read_setting
 from pyclover.files.repair import Repair, repair
 from pyclover.files.repair_plan import Change
 
@@ -567,3 +569,23 @@ def test_names_that_are_no_files(tmp_path: Path) -> None:
         repair(tmp_path / "nosuch.gguf")
     with pytest.raises(UsageError, match="model in the package"):
         repair("tiny", mask_token=1)
+
+
+def test_the_source_may_not_be_where_the_new_file_is_made(tmp_path: Path) -> None:
+    source = tmp_path / "m.gguf.repair.part"
+    shutil.copyfile(embedded_path("tiny"), source)
+    before = source.read_bytes()
+    with pytest.raises(RepairError, match="written there first"):
+        repair(source, tmp_path / "m.gguf", set_metadata={"general.name": "x"})
+    assert source.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["m.gguf.repair.part"]
+
+
+def test_a_template_without_an_end_is_refused() -> None:
+    with pytest.raises(UsageError, match="larger than any chat template"):
+        repair(embedded_path("tiny"), dry_run=True, chat_template=Path("/dev/zero"))
+
+
+def test_a_setting_that_is_nested_too_deep() -> None:
+    with pytest.raises(UsageError, match="cannot be read as uint32"):
+        read_setting("x=uint32[]:" + "[" * 100_000)

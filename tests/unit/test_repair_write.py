@@ -158,11 +158,11 @@ def test_a_new_file_is_there_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
     with NewFile(path) as file:
         os.write(file.fd, b"half")
         assert not path.exists()
-        assert file.part == tmp_path / "m.part"
+        assert file.part == tmp_path / "m.repair.part"
         with pytest.raises(RepairError, match="another process"):
             NewFile(path)
     assert list(tmp_path.iterdir()) == []
-    (tmp_path / "m.part").write_bytes(b"left behind by a killed writer, and longer")
+    (tmp_path / "m.repair.part").write_bytes(b"left behind by a killed writer, and longer")
     with NewFile(path) as file:
         os.write(file.fd, b"whole")
         file.sync()
@@ -174,3 +174,21 @@ def test_a_new_file_is_there_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
     with NewFile(path) as file:
         file.commit(overwrite=True)
     assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("m", b"")]
+
+
+def test_a_link_and_a_finished_file_under_the_parts_name_are_left_alone(tmp_path: Path) -> None:
+    """What a killed writer leaves may be the other name of a file that is finished; a link may lead anywhere."""
+    part, precious = tmp_path / "m.repair.part", tmp_path / "precious"
+    precious.write_bytes(b"precious")
+    part.symlink_to(precious)
+    with pytest.raises(RepairError, match="no ordinary file"):
+        NewFile(tmp_path / "m")
+    part.unlink()
+    os.link(precious, part)
+    with NewFile(tmp_path / "m") as file:
+        os.write(file.fd, b"new")
+        file.sync()
+        file.commit(overwrite=False)
+    assert precious.read_bytes() == b"precious"
+    assert (tmp_path / "m").read_bytes() == b"new"
+    assert not part.exists()
