@@ -113,7 +113,7 @@ class Clover:
         placed: dict[str, Any] = {"n_gpu_layers": n_gpu_layers, "n_cpu_moe": n_cpu_moe}
         placed = {name: value for name, value in placed.items() if value is not None}
         fit, mmap = arguments.boolean("fit", fit), arguments.boolean("mmap", mmap)
-        source = model_file(model, progress=download_progress)
+        source = model_file(model, fit=fit, progress=download_progress)
         self._notes = list(source.warnings)
         file = validate(source.path)
         self._plan: Plan | None = None

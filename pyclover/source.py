@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyclover import arguments
-from pyclover.errors import DoesNotFitError, ModelNotFoundError, PathLike
+from pyclover.errors import DoesNotFitError, ModelNotFoundError, PathLike, UnsupportedModelError
 from pyclover.files.embedded import NAMES
 from pyclover.files.find import find_model
 
@@ -41,21 +41,46 @@ class Source(NamedTuple):
     warnings: tuple[str, ...] = ()
 
 
-def model_file(model: PathLike, *, progress: ProgressFunction | None = None) -> Source:
+def model_file(model: PathLike, *, fit: bool = True, progress: ProgressFunction | None = None) -> Source:
     """The model's file; downloaded when it is a name on the hub and not here yet.
 
     Args:
+        fit: do not download what this machine's memories together cannot hold.
         progress: of a download, as for `pyclover.download`.
 
     Raises:
         ModelNotFoundError: there is no such file, or nothing of that name on the hub.
+        UnsupportedModelError: the name means original weights, which are no GGUF file.
+        DoesNotFitError: with fit, the file is larger than all memory there is.
         DownloadError, CancelledError: as `pyclover.download`.
     """
     arguments.path("model", model)
     if not is_hub_name(model):
         return Source(find_model(model))
-    done = download(os.fspath(model), progress=progress)
+    done = _download(os.fspath(model), accept=lambda offer: _check_offer(offer, fit), progress=progress)
     return Source(done.path, done.warnings)
+
+
+def _check_offer(offer: Offer, fit: bool) -> None:
+    """Raises for what it would be vain to download."""
+    if any(file.name.endswith(".safetensors") for file in offer.files):
+        raise UnsupportedModelError(
+            f"{offer.repo} has original weights (safetensors) and no GGUF file of that name: take a repository of GGUF "
+            "files, such as `clover-run download --list` shows", path=offer.repo,
+        )  # fmt: skip
+    if not fit:
+        return
+    from pyclover.plan.probe import probe
+
+    machine = probe()
+    rooms = [machine.host_free_bytes, *(d.room_bytes for d in machine.used_devices if not d.unified)]
+    free = sum(room for room in rooms if room is not None)
+    if None not in rooms and offer.n_bytes > free:
+        raise DoesNotFitError(
+            f"{offer.repo}:{offer.quant} does not fit: it has {offer.n_bytes / 2**30:.2f} GiB, and all memory together "
+            f"has {free / 2**30:.2f} GiB free; nothing was downloaded, take a smaller one, or auto (--no-fit downloads it "
+            "all the same)", needed_bytes=offer.n_bytes, free_bytes=free,
+        )  # fmt: skip
 
 
 def download(
@@ -94,14 +119,18 @@ def download(
         DownloadError: the hub or the disk failed, or the file is not what the hub announces.
         CancelledError: progress returned False.
     """
+    return _download(
+        name, quant=quant, revision=revision, cache_dir=cache_dir, token=token, endpoint=endpoint, offline=offline,
+        fits=fits, progress=progress, retry=retry,
+    )  # fmt: skip
+
+
+def _download(name: str, *, quant: str | None = None, fits: object = None, **how: Any) -> Download:
     from pyclover.hub import download as hub
     from pyclover.hub.names import AUTO, parse_name
 
     def fetch(fits: object) -> Download:
-        return hub.download(
-            name, quant=quant, revision=revision, cache_dir=cache_dir, token=token, endpoint=endpoint, offline=offline,
-            fits=fits, progress=progress, retry=retry,
-        )  # fmt: skip
+        return hub.download(name, quant=quant, fits=fits, **how)
 
     wanted = parse_name(name, quant=quant)
     if fits is not None or (wanted.repo is not None and (wanted.quant or "").lower() != AUTO):

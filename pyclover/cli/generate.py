@@ -164,7 +164,7 @@ def generate(
             # the whole run drafts: its rejections should cost no further pass
             keywords["n_rs_seq"] = states_to_keep(speculation.n_max, keywords)
         chosen = EMBEDDED_MODEL if model is None else model
-        file = fetched(out, chosen)
+        file = fetched(out, chosen, fit=keywords.get("fit", True))
         with out.progress("loading") as progress:
             clover = stack.enter_context(Clover(file, progress=progress, **keywords))
         if model is None:
@@ -190,14 +190,14 @@ def generate(
         raise click.exceptions.Exit(interrupt.CANCELLED)
 
 
-def fetched(out: Output, model: str) -> str:
+def fetched(out: Output, model: str, *, fit: bool) -> str:
     """The model's file; what is on the hub is downloaded first, with progress shown."""
     from pyclover.source import is_hub_name, model_file
 
     if not is_hub_name(model):
         return model
     with progress_of(out) as progress:
-        source = model_file(model, progress=progress)
+        source = model_file(model, fit=fit, progress=progress)
     for warning in source.warnings:
         out.warn(warning)
     return str(source.path)

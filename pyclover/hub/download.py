@@ -7,6 +7,7 @@ What was checked is remembered with the file's time, so that it is read once, no
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,7 @@ def download(
     endpoint: str | None = None,
     offline: bool | None = None,
     fits: object = None,
+    accept: Callable[[Offer], None] | None = None,
     progress: ProgressFunction | None = None,
     retry: Retry | None = None,
 ) -> Download:
@@ -79,6 +81,7 @@ def download(
         offline: only what is here; None: as HF_HUB_OFFLINE says.
         fits: bytes that the weights may take, or a function that says of an `Offer` whether it fits. None: what memory
             is available now, less 2 GiB.
+        accept: called with the `Offer` that the name means, before anything is transferred; may raise.
         progress: called with a `DownloadProgress` some ten times a second; returning False stops the download.
         retry: patience with the hub.
 
@@ -95,6 +98,8 @@ def download(
     Meter(progress, "wait", 0)  # a wrong argument should show before anything is asked
     hub = Hub(endpoint=endpoint, token=token, offline=offline, retry=retry)
     found = resolve.resolve(hub, store.Store(cache_dir), wanted, asked, choice)
+    if accept is not None:
+        accept(found.offer)
     with store.disk_errors(found.folder, found.offer.repo):
         return bring(hub, found, progress)
 

@@ -15,6 +15,7 @@ from fake_hub import FakeHub, fake_hub
 
 import pyclover
 from pyclover.files.embedded import embedded_path
+from pyclover.plan.machine import Machine
 from pyclover.source import is_hub_name
 
 REPO = "owner/Clover-tiny-GGUF"
@@ -99,3 +100,19 @@ def test_which_names_are_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [name for name in names if not is_hub_name(name)] == []
     assert [name for name in files if is_hub_name(name)] == []
     assert not is_hub_name(Path("owner/repo"))
+
+
+def test_what_would_be_vain_is_not_downloaded(
+    env: dict[str, str], hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.add("owner/original", {"model.safetensors": bytes(5000), "config.json": b"{}"})
+    done = run(env, "generate", "-m", "owner/original", *QUESTION)
+    assert done.returncode == 1
+    assert "original weights" in done.stderr
+    small = Machine(host_total_bytes=4 << 20, host_free_bytes=3 << 20)  # tiny has 5 MB
+    monkeypatch.setattr("pyclover.plan.probe.probe", lambda *_, **__: small)
+    with pytest.raises(pyclover.DoesNotFitError, match="nothing was downloaded"):
+        pyclover.Clover(f"{REPO}:F16")
+    assert hub.content_requests() == []
+    with pyclover.Clover(f"{REPO}:F16", fit=False, n_ctx=64) as m:
+        assert m.n_ctx == 64
