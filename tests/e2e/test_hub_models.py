@@ -102,9 +102,7 @@ def test_which_names_are_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not is_hub_name(Path("owner/repo"))
 
 
-def test_what_would_be_vain_is_not_downloaded(
-    env: dict[str, str], hub: FakeHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_downloaded_in_vain(env: dict[str, str], hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.add("owner/original", {"model.safetensors": bytes(5000), "config.json": b"{}"})
     done = run(env, "generate", "-m", "owner/original", *QUESTION)
     assert done.returncode == 1

@@ -155,6 +155,43 @@ def test_no_view_where_the_end_of_the_text_is_not_known(before: str) -> None:
     assert written.getvalue() == before
 
 
+@pytest.mark.parametrize("before", ["a\r\n", "ab\rc\n", "क\u093f\n", "क\u093fa", "a\tb", "\x1b[1mb\x1b[m", "a\a"])
+def test_the_view_is_back_where_the_end_of_the_text_is_known(before: str) -> None:
+    terminal = Terminal(40, 4)
+    with output_on(terminal) as out:
+        view = out.block_view()
+        assert view is not None
+        out.write(before)
+        view.show(["1"])
+        assert view_row(terminal).rstrip() == "1"
+
+
+@pytest.mark.parametrize("keeps_wrap", [False, True])
+def test_no_view_after_a_tab_behind_a_full_line(keeps_wrap: bool) -> None:
+    terminal = Terminal(8, 4, saves_wrap=keeps_wrap)
+    with output_on(terminal) as out:
+        view = out.block_view()
+        assert view is not None
+        out.write("abcdefgh\t")
+        view.show(["1"])
+        assert (terminal.text(), terminal.pending) == (["abcdefgh"], keeps_wrap)
+
+
+def test_no_view_after_blanks_that_a_resize_may_have_lost() -> None:
+    terminal = Terminal(20, 4)
+    with output_on(terminal) as out:
+        view = out.block_view()
+        assert view is not None
+        out.write("a\t")
+        terminal.resize(6, 4)
+        out.write("b")
+        view.show(["1"])
+        assert not VIEW_CHARS.intersection("".join(terminal.text()))
+        out.write("\nc")
+        view.show(["1"])
+        assert view_row(terminal).rstrip() == "1"
+
+
 @pytest.mark.parametrize(("width", "height"), [(1, 10), (10, 1), (0, 0)])
 def test_no_view_without_room(width: int, height: int) -> None:
     terminal = Terminal(max(width, 1), max(height, 1))
