@@ -78,8 +78,8 @@ def _check_offer(offer: Offer, fit: bool) -> None:
     if None not in rooms and offer.n_bytes > free:
         raise DoesNotFitError(
             f"{offer.repo}:{offer.quant} does not fit: it has {offer.n_bytes / 2**30:.2f} GiB, and all memory together "
-            f"has {free / 2**30:.2f} GiB free; nothing was downloaded, take a smaller one or auto (--no-fit brings it all "
-            "the same)", needed_bytes=offer.n_bytes, free_bytes=free,
+            f"has {free / 2**30:.2f} GiB free; nothing was downloaded, take a smaller one or auto (--no-fit fetches it "
+            "all the same)", needed_bytes=offer.n_bytes, free_bytes=free,
         )  # fmt: skip
 
 

@@ -184,7 +184,7 @@ def test_no_view_after_blanks_that_a_resize_may_have_lost() -> None:
         assert view is not None
         out.write("a\t")
         terminal.resize(6, 4)
-        out.write("b")
+        out.write("bc")
         view.show(["1"])
         assert not VIEW_CHARS.intersection("".join(terminal.text()))
         out.write("\nc")
