@@ -49,8 +49,8 @@ class Clover:
         model: path of a GGUF file (any shard of a split one); "tiny", the small model in the package, which answers
             questions of the kinds that docs/tiny.md lists; or a name on the hub, owner/repo[:quant], or "auto", the
             best Clover that fits this machine, which are downloaded when they are not here yet.
-        n_ctx: tokens that prompt and answer share. None: what the model was trained for, at most 8,192, less where that
-            does not fit; 0: what the model was trained for.
+        n_ctx: tokens that prompt and answer share. None: what the model was trained for, on a processor at most 8,192,
+            less where that does not fit; 0: what the model was trained for.
         n_batch, n_ubatch: prompt tokens handed over, and computed, at once.
         n_threads, n_threads_batch: for single tokens and for prompts; None: the physical cores, or 1 for a model of
             less than 32 MiB.

@@ -146,7 +146,8 @@ class BlockView:
     """A block of block diffusion on the line below the text, drawn over until it is finished.
 
     It shows nothing while a line of the text cannot be trusted to survive it. At the bottom of the screen it scrolls
-    by a line, which the next line of the text takes.
+    by a line, which the next line of the text takes. Only a terminal made so narrow that the block alone, wrapped anew,
+    fills the screen keeps it: it has gone to the scrollback then.
 
     Args:
         place: where the text ends; the caller keeps it.

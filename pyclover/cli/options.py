@@ -106,7 +106,7 @@ MODEL.add(
     metavar="N",
     type=click.IntRange(min=0),
     help="Tokens that prompt and answer may have together; 0 = all that the model was trained for. "
-    "[default: the same, but at most 8192, and what fits]",
+    "[default: the same, but on a processor at most 8192, and what fits]",
 )
 MODEL.add(
     "-b",

@@ -45,7 +45,7 @@ def fit(
     What is given is kept; what is None is chosen.
 
     Args:
-        model: path of a GGUF file, a name that `Clover` takes, or several files of one model, of which the best that
+        model: path of a GGUF file, "tiny", or several files of one model, of which the best that
             fits is taken.
         n_ctx: tokens that prompt and answer share; 0: as many as the model was trained for.
         n_max: drafted tokens that can be taken back at no cost, 0 to 31 (`n_rs_seq` of `Clover`).
