@@ -13,6 +13,7 @@ from pyclover.files.shards import parse_shard_name, shard_name
 from pyclover.hub.names import AUTO, quant_of
 
 SAFETENSORS = "safetensors"
+MAX_SHARDS = 1000  # far above any set; the names of the missing ones cost memory, and the count is the hub's word
 DEFAULT_QUANT = "Q4_K_M"  # what llama.cpp takes, too, when a name leaves it open
 
 # Files of a Transformers checkpoint that its conversion reads.
@@ -104,6 +105,8 @@ def offers_of(repo: str, files: Iterable[HubFile]) -> tuple[Offer, ...]:
     for file in files:
         if file.name.lower().endswith(".gguf") and not any(word in file.base.lower() for word in _NO_MODELS):
             shard = parse_shard_name(file.name)
+            if shard is not None and shard[2] > MAX_SHARDS:
+                continue
             key = (file.name[: -len(".gguf")], 0) if shard is None else (shard[0], shard[2])
             sets.setdefault(key, {})[file.name] = file
     stems = Counter(stem for stem, _ in sets)
@@ -125,7 +128,7 @@ def offers_of(repo: str, files: Iterable[HubFile]) -> tuple[Offer, ...]:
 def _missing_weights(files: Iterable[HubFile]) -> tuple[str, ...]:
     """Weight files of a checkpoint that the others announce by their names."""
     names = {file.name for file in files}
-    hits = [hit for hit in map(_WEIGHTS.fullmatch, names) if hit is not None]
+    hits = [hit for hit in map(_WEIGHTS.fullmatch, names) if hit is not None and int(hit[2]) <= MAX_SHARDS]
     wanted = {f"{hit[1]}-{i:05d}-of-{hit[2]}.safetensors" for hit in hits for i in range(1, int(hit[2]) + 1)}
     return tuple(sorted(wanted - names))
 

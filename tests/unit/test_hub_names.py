@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -300,3 +301,14 @@ def test_the_rate_leaves_out_what_was_there() -> None:
     assert states[-1].done_bytes == 500
     meter.add(499)
     assert (states[-1].done_bytes, states[-1].left_s) == (1000, 0.0)
+
+
+def test_a_hub_that_announces_absurd_sets_costs_no_memory() -> None:
+    files = [HubFile(f"a{i}-00001-of-99999.gguf", 3) for i in range(200)]
+    files += [HubFile("model-00001-of-99999.safetensors", 3), HubFile("C-Q4_0.gguf", 5)]
+    tracemalloc.start()
+    offers = offers_of("o/r", files)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [offer.quant for offer in offers if offer.quant != "safetensors"] == ["Q4_0"]
+    assert peak < 4 << 20
