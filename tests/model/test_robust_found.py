@@ -155,7 +155,7 @@ WHOLE_CONTEXT = """
 import resource, sys, pyclover
 resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
 try:
-    with pyclover.Clover(sys.argv[1], n_ctx=0, n_threads=1):
+    with pyclover.Clover(sys.argv[1], n_ctx=0, n_threads=1, fit=bool(int(sys.argv[2]))):
         print("works")
 except pyclover.CloverError as e:
     print(type(e).__name__, str(e))
@@ -163,12 +163,13 @@ except pyclover.CloverError as e:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits as Linux has them")
+@pytest.mark.parametrize("fit", ["0", "1"])
 @pytest.mark.parametrize("n_ctx", [2**31 - 1, 2**32 - 1])
-def test_a_context_length_that_no_machine_has_room_for(n_ctx: int, tmp_path: Path) -> None:
-    """n_ctx=0 takes the file's word; std::bad_alloc went through C code that could not take it."""
+def test_a_context_length_that_no_machine_has_room_for(n_ctx: int, fit: str, tmp_path: Path) -> None:
+    """n_ctx=0 takes the file's word; std::bad_alloc went through C code that could not take it. A plan says so before."""
     changed(tmp_path / "m.gguf", lambda parts: setattr(entry(parts, "clover_moe.context_length"), "value", n_ctx))
     done = subprocess.run(
-        [sys.executable, "-c", WHOLE_CONTEXT, str(tmp_path / "m.gguf")],
+        [sys.executable, "-c", WHOLE_CONTEXT, str(tmp_path / "m.gguf"), fit],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -176,5 +177,6 @@ def test_a_context_length_that_no_machine_has_room_for(n_ctx: int, tmp_path: Pat
         check=False,
     )
     assert done.returncode == 0, f"ended with {done.returncode}: {done.stderr[-500:]}"
-    assert done.stdout.split()[0] in ("OutOfMemoryError", "UnsupportedModelError", "UsageError"), done.stdout
+    planned = ("DoesNotFitError",) if fit == "1" else ("OutOfMemoryError",)
+    assert done.stdout.split()[0] in (*planned, "UnsupportedModelError", "UsageError"), done.stdout
     assert "n_ctx" in done.stdout or "context_length" in done.stdout
