@@ -166,7 +166,7 @@ except pyclover.CloverError as e:
 @pytest.mark.parametrize("fit", ["0", "1"])
 @pytest.mark.parametrize("n_ctx", [2**31 - 1, 2**32 - 1])
 def test_a_context_length_that_no_machine_has_room_for(n_ctx: int, fit: str, tmp_path: Path) -> None:
-    """n_ctx=0 takes the file's word; std::bad_alloc went through C code that could not take it. A plan says so first."""
+    """n_ctx=0 is the file's word; std::bad_alloc went through C code that could not take it. A plan says it first."""
     changed(tmp_path / "m.gguf", lambda parts: setattr(entry(parts, "clover_moe.context_length"), "value", n_ctx))
     done = subprocess.run(
         [sys.executable, "-c", WHOLE_CONTEXT, str(tmp_path / "m.gguf"), fit],
