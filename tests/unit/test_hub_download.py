@@ -20,7 +20,7 @@ from huggingface_hub import constants
 import pyclover
 from pyclover.errors import CancelledError, DownloadError, IncompleteSetError, ModelNotFoundError, UsageError
 from pyclover.hub import resolve, transfer
-from pyclover.hub.download import Download
+from pyclover.hub.download import Download, download
 from pyclover.hub.offers import list_offers
 from pyclover.hub.patience import Retry
 from pyclover.hub.progress import DownloadProgress
@@ -60,7 +60,7 @@ def hub() -> Iterator[FakeHub]:
 @pytest.fixture
 def get(hub: FakeHub) -> Callable[..., Download]:
     def get(name: str = REPO, **how: Any) -> Download:
-        return pyclover.download(name, **{"endpoint": hub.url, "retry": QUICK, **how})
+        return download(name, **{"endpoint": hub.url, "retry": QUICK, **how})
 
     return get
 
