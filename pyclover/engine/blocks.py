@@ -12,6 +12,7 @@ import numpy.typing as npt
 from pyclover import arguments
 from pyclover._native import buffer, check, ffi, lib, taken
 from pyclover.engine.model import Model, as_tokens
+from pyclover.engine.speculation import check_share
 from pyclover.errors import SpeculationUnavailableError, UsageError, shortened
 
 if TYPE_CHECKING:
@@ -87,13 +88,8 @@ def set_block_params(context: Context, params: BlockParams) -> None:
             raise UsageError(f"{name} is {shortened(value)}: it must be an integer of at least 0", option=name)
         setattr(native_params, name, value)
     native_params.shift_logits = arguments.boolean("shift_logits", params.shift_logits)
-    share = params.expert_coreset_share
-    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share <= 1:
-        raise UsageError(
-            f"expert_coreset_share is {shortened(share)}: it must be a number between 0 and 1",
-            option="expert_coreset_share",
-        )
-    native_params.expert_coreset_share = share
+    check_share("expert_coreset_share", params.expert_coreset_share)
+    native_params.expert_coreset_share = params.expert_coreset_share
     for name, known in WORDS.items():
         if getattr(params, name) not in known:
             raise UsageError(

@@ -16,7 +16,8 @@ BLOCK_MAX = 32
 PLAIN = "plain"
 
 
-def _share(option: str, value: Any) -> None:
+def check_share(option: str, value: Any) -> None:
+    """Raises UsageError unless `value` is a number between 0 and 1."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
         raise UsageError(f"{option} is {shortened(value)}: it must be a number between 0 and 1", option=option)
 
@@ -47,7 +48,7 @@ class DraftSelf:
     def __post_init__(self) -> None:
         arguments.integer("n_max", self.n_max, 1, BLOCK_MAX - 1)
         arguments.integer("steps", self.steps, 1, BLOCK_MAX)
-        _share("p_min", self.p_min)
+        check_share("p_min", self.p_min)
         if self.steps > self.n_max:
             raise UsageError(
                 f"steps is {self.steps}: with n_max={self.n_max} it must be at most that, for each step fixes a token",
@@ -63,7 +64,7 @@ class DraftSelf:
                 )
         for option in ("accept_ratio", "accept_delta"):
             if getattr(self, option) is not None:
-                _share(option, getattr(self, option))
+                check_share(option, getattr(self, option))
 
     @property
     def n_rows(self) -> int:
@@ -107,7 +108,7 @@ class BlockDiffusion:
     max_steps: int | None = None
 
     def __post_init__(self) -> None:
-        _share("threshold", self.threshold)
+        check_share("threshold", self.threshold)
         if self.block is not None:
             arguments.integer("block", self.block, 1, BLOCK_MAX)
         if self.max_steps is not None:

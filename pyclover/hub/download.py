@@ -68,29 +68,11 @@ def download(
     progress: ProgressFunction | None = None,
     retry: Retry | None = None,
 ) -> Download:
-    """Brings a model to this machine, unless it is here already.
+    """Brings a model to this machine, unless it is here already. Arguments and errors as of `pyclover.download`, but:
 
     Args:
-        name: owner/repo, owner/repo:quant, or "auto": the best of the catalogue that fits.
-        quant: as behind the colon; "auto": the largest that fits. Without one: the only one, else as `fits` chooses,
-            else Q4_K_M.
-        revision: branch, tag or commit. None: main.
-        cache_dir: None: PYCLOVER_CACHE, else the user's cache folder.
-        token: of the hub; None: HF_TOKEN, else that of `hf auth login`; False: none.
-        endpoint: of a mirror; None: HF_ENDPOINT, else the public hub.
-        offline: only what is here; None: as HF_HUB_OFFLINE says.
-        fits: bytes that the weights may take, or a function that says of an `Offer` whether it fits. None: what memory
-            is available now, less 2 GiB.
+        fits: None: what memory is available now, less 2 GiB; a planner stands above this layer.
         accept: called with the `Offer` that the name means, before anything is transferred; may raise.
-        progress: called with a `DownloadProgress` some ten times a second; returning False stops the download.
-        retry: patience with the hub.
-
-    Raises:
-        UsageError: an argument that cannot be honoured.
-        ModelNotFoundError: no such repository, revision or quantization, or none that fits.
-        IncompleteSetError: the repository lacks shards of the set.
-        DownloadError: the hub or the disk failed, or the file is not what the hub announces.
-        CancelledError: progress returned False.
     """
     wanted = parse_name(name, quant=quant)
     asked = check_revision(revision)

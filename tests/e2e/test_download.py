@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from fake_hub import FakeHub, Fault, fake_hub
+from support import small_file_system
 
 import pyclover
 from pyclover.hub.patience import Retry
@@ -185,20 +186,8 @@ def test_a_limit_on_file_sizes(cli: Cli, hub: FakeHub) -> None:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 512 KiB."""
-    mount = shutil.which("mount")
-    if mount is None or not hasattr(os, "geteuid") or os.geteuid() != 0:
-        pytest.skip("only root can mount a small file system")
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    made = subprocess.run(
-        [mount, "-t", "tmpfs", "-o", "size=512k", "none", str(folder)], capture_output=True, text=True, check=False
-    )
-    if made.returncode != 0:
-        pytest.skip(f"no small file system could be mounted: {made.stderr.strip()}")
-    try:
+    with small_file_system(tmp_path / "disk", "512k") as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_full_disk(small_disk: Path, hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
