@@ -118,13 +118,15 @@ class Clover:
         file = validate(source.path)
         self._plan: Plan | None = None
         if fit:
+            from pyclover.plan.fit import NO_GPU
             from pyclover.plan.fit import fit as plan_for
 
             wished = {name: value for name, value in given.items() if name != "n_rs_seq"}
             self._plan = plan_for(
                 file, **wished, **placed, n_max=n_rs_seq, flash_attn=flash_attn is not False, mmap=mmap
             )
-            self._notes += [text for text in self._plan.warnings if text.startswith("n_gpu_layers")]
+            if NO_GPU in self._plan.warnings:  # the others are about the estimate
+                self._notes.append(NO_GPU)
             chosen = self._plan.options()
             placed = {name: chosen.pop(name) for name in ("n_gpu_layers", "n_cpu_moe")}
             options = replace(options, **chosen)

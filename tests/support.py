@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,3 +41,24 @@ def small_file_system(folder: Path, size: str) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", str(folder)], check=True)
+
+
+def split_by_gguf_py(source: Path, folder: Path, rename: Callable[[str], str] = str) -> list[Path]:
+    """A clover_moe file as a set of shards of at most 30 tensors, m-…; `rename` gives its tensors other names."""
+    import gguf
+    import numpy as np
+
+    reader = gguf.GGUFReader(source)
+    writer = gguf.GGUFWriter(folder / "m.gguf", "clover_moe", split_max_tensors=30)
+    for key, field in reader.fields.items():
+        if not key.startswith("GGUF.") and key != "general.architecture":
+            kind = field.types[0]
+            add: Any = writer.add_array if kind is gguf.GGUFValueType.ARRAY else writer.add_key_value
+            add(key, field.contents(), *([] if kind is gguf.GGUFValueType.ARRAY else [kind]))
+    for t in reader.tensors:
+        writer.add_tensor(rename(t.name), np.ascontiguousarray(t.data))
+    writer.write_header_to_file(folder / "m.gguf")
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return sorted(folder.glob("m-*.gguf"))

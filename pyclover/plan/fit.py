@@ -21,6 +21,7 @@ from pyclover.plan.room import Pool
 from pyclover.plan.search import Found, Search, Wishes
 from pyclover.plan.settings import MAX_N_MAX, cache_type
 
+NO_GPU = "n_gpu_layers (-ngl) has no effect: this build of llama.cpp finds no GPU (clover-run doctor)"
 Models = PathLike | ValidatedModel | Sequence[PathLike]
 
 
@@ -153,7 +154,7 @@ def _plan(name: str, search: Search, wishes: Wishes, found: Found) -> Plan:
     geometry, machine = search.geometry, search.machine
     warnings = list(machine.warnings)
     if wishes.n_gpu_layers and not machine.used_devices:
-        warnings.append("n_gpu_layers (-ngl) has no effect: this build of llama.cpp finds no GPU (clover-run doctor)")
+        warnings.append(NO_GPU)
     if geometry.rough:
         warnings.append("not a Clover model: its compute buffers are guessed from the usual shape of a transformer")
     if found.settings.n_ctx > geometry.n_ctx_train > 0:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-import numpy as np
 import pytest
 from model.gguf_parts import Entry, Parts, build, parse
+from support import split_by_gguf_py
 
 from pyclover.errors import InvalidFileError, RepairError, UsageError
 from pyclover.files import inspect, read_header, repair_in_place, resolve
@@ -340,20 +340,7 @@ def test_damage_on_the_way_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def split(folder: Path) -> list[Path]:
     """The preview model in three files by gguf-py, its preview tensors under foreign names."""
-    reader = gguf.GGUFReader(PREVIEW_A)
-    writer = gguf.GGUFWriter(folder / "m.gguf", "clover_moe", split_max_tensors=30)
-    for key, field in reader.fields.items():
-        if not key.startswith("GGUF.") and key != "general.architecture":
-            kind = field.types[0]
-            add: Any = writer.add_array if kind is gguf.GGUFValueType.ARRAY else writer.add_key_value
-            add(key, field.contents(), *([] if kind is gguf.GGUFValueType.ARRAY else [kind]))
-    for t in reader.tensors:
-        writer.add_tensor(t.name.replace("ssm_bd_history_c", "history_c.x"), np.ascontiguousarray(t.data))
-    writer.write_header_to_file(folder / "m.gguf")
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return sorted(folder.glob("m-*.gguf"))
+    return split_by_gguf_py(PREVIEW_A, folder, lambda name: name.replace("ssm_bd_history_c", "history_c.x"))
 
 
 def test_a_split_set_is_repaired_as_a_whole(tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from model.gguf_parts import ARRAY, STRING, Entry, Parts, build, llama_file, parse, relay
+from support import split_by_gguf_py
 
 from pyclover import remote
 from pyclover.cli.main import cli
@@ -68,20 +68,7 @@ def agrees(report: Report, paths: list[Path]) -> None:
 
 
 def split(folder: Path) -> list[Path]:
-    reader = gguf.GGUFReader(TINY_A)
-    writer = gguf.GGUFWriter(folder / "m.gguf", "clover_moe", split_max_tensors=30)
-    for key, field in reader.fields.items():
-        if not key.startswith("GGUF.") and key != "general.architecture":
-            kind = field.types[0]
-            add: Any = writer.add_array if kind is gguf.GGUFValueType.ARRAY else writer.add_key_value
-            add(key, field.contents(), *([] if kind is gguf.GGUFValueType.ARRAY else [kind]))
-    for t in reader.tensors:
-        writer.add_tensor(t.name, np.ascontiguousarray(t.data))
-    writer.write_header_to_file(folder / "m.gguf")
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return sorted(folder.glob("m-*.gguf"))
+    return split_by_gguf_py(TINY_A, folder)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
