@@ -3,17 +3,20 @@
 
     python benchmarks/versus.py MODEL.gguf [--pairs 9] [--threads 2] [--n-predict 128] [--n-prompt 512]
                                 [--peer-python PYTHON]     a Python that has llama-cpp-python
+                                [--keep ROUNDS.jsonl]      add every round to this file, report on all that it holds
 
 Each round runs every engine once, each in a process of its own, with the same tokens to read and greedy decoding, in an
 order that turns round every time. Ours is timed from outside the engine (the time between the first and the last piece
 of text); llama completion by its own counters, sampling included; llama-cpp-python like ours. Each warms up before.
-Printed: medians, and the median and quartiles of the ratio within rounds (ours / other; above 1 is faster).
+Printed: medians, and the median and quartiles of the ratio within rounds (ours / other; above 1 is faster), with the
+95 % interval of the median (order statistics, binomial). Interrupted with Ctrl-C, it reports on the rounds it has.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import statistics
 import subprocess
@@ -110,6 +113,26 @@ def run_apart(python: str, engine: str, args: argparse.Namespace, prompt: str) -
     return result
 
 
+def median_interval(ratios: list[float]) -> tuple[float, float]:
+    """95 % interval of the median of sorted values: ranks n/2 -+ 1.96 sqrt(n)/2 (normal limit of the binomial)."""
+    n = len(ratios)
+    reach = 1.96 * math.sqrt(n) / 2
+    return ratios[max(0, math.floor(n / 2 - reach))], ratios[min(n - 1, math.ceil(n / 2 + reach) - 1)]
+
+
+def report(rounds: list[dict[str, dict[str, float]]], names: list[str]) -> None:
+    for what in ("prompt", "decode"):
+        for name in names:
+            values = [r[name][what] for r in rounds if name in r]
+            line = f"{what:7} {name:17} {statistics.median(values):9.1f} tok/s"
+            if name != "pyclover":
+                ratios = sorted(r["pyclover"][what] / r[name][what] for r in rounds if name in r)
+                low, mid, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+                line += f"   pyclover / it: {mid:.3f} (quartiles {low:.3f} to {high:.3f}"
+                line += ", median {:.3f} to {:.3f}; {} rounds)".format(*median_interval(ratios), len(ratios))
+            print(line)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
@@ -118,6 +141,7 @@ def main() -> None:
     parser.add_argument("--n-predict", type=int, default=128)
     parser.add_argument("--n-prompt", type=int, default=512)
     parser.add_argument("--peer-python", default="")
+    parser.add_argument("--keep", type=Path, help="JSON lines, one a round; rounds of earlier runs count too")
     parser.add_argument("--only", choices=sorted(ENGINES), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.only:
@@ -133,22 +157,27 @@ def main() -> None:
     if args.peer_python:
         engines["llama-cpp-python"] = args.peer_python
     rounds: list[dict[str, dict[str, float]]] = []
-    for i in range(args.pairs + 1):
-        order = list(engines) if i % 2 else list(reversed(engines))  # nobody always runs on a warmer machine
-        measured = {name: run_apart(engines[name], name, args, prompt) for name in order}
-        if i > 0:  # the first round warms the file cache
-            rounds.append(measured)
-    print(f"{Path(args.model).name}, {args.threads} threads, {args.pairs} rounds:", end=" ")
+    if args.keep and args.keep.exists():
+        rounds = [json.loads(line) for line in args.keep.read_text().splitlines()]
+    earlier = len(rounds)
+    try:
+        for i in range(args.pairs + 1):
+            order = list(engines) if i % 2 else list(reversed(engines))  # nobody always runs on a warmer machine
+            measured = {name: run_apart(engines[name], name, args, prompt) for name in order}
+            if i > 0:  # the first round warms the file cache
+                rounds.append(measured)
+                if args.keep:
+                    with args.keep.open("a") as f:
+                        f.write(json.dumps(measured) + "\n")
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        if not rounds:
+            return
+    print(
+        f"{Path(args.model).name}, {args.threads} threads, {len(rounds)} rounds ({earlier} of them earlier):", end=" "
+    )
     print(f"{args.n_prompt} tokens read, {args.n_predict} generated")
-    for what in ("prompt", "decode"):
-        for name in engines:
-            values = [r[name][what] for r in rounds]
-            line = f"{what:7} {name:17} {statistics.median(values):9.1f} tok/s"
-            if name != "pyclover":
-                ratios = sorted(r["pyclover"][what] / r[name][what] for r in rounds)
-                low, mid, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
-                line += f"   pyclover / it: {mid:.3f} (quartiles {low:.3f} to {high:.3f})"
-            print(line)
+    report(rounds, [name for name in ENGINES if any(name in r for r in rounds)])
 
 
 if __name__ == "__main__":
