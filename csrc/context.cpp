@@ -450,7 +450,7 @@ extern "C" int pc_context_arm(pc_context * context) {
     return guarded([&] { required(context, "context")->cancelled = false; });
 }
 
-extern "C" int pc_context_prompt(pc_context * context, const int32_t * tokens, size_t n_tokens) {
+extern "C" int pc_context_prompt(pc_context * context, const int32_t * tokens, size_t n_tokens, size_t n_stable) {
     return guarded([&] {
         pc_context & c = *required(context, "context");
         c.check_tokens(tokens, n_tokens);
@@ -479,6 +479,11 @@ extern "C" int pc_context_prompt(pc_context * context, const int32_t * tokens, s
             }
         }
         c.stats.n_reused = c.history.size();
+        if (c.model->recurrent && n_stable < n_tokens && n_stable > c.history.size()) {
+            c.append(tokens + c.history.size(), n_stable - c.history.size());
+            c.settle();
+            c.save_checkpoint();
+        }
         c.append(tokens + c.history.size(), n_tokens - c.history.size());
         c.settle();
         c.save_checkpoint();

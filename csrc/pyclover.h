@@ -13,4 +13,6 @@
 
 #include "pyclover/spec.h"
 
+#include "pyclover/chat.h"
+
 #include "pyclover/info.h"

@@ -24,6 +24,69 @@ std::string grammar_of_schema(const char * json_schema) {
     }
 }
 
+llama_tokens tokens_of(const pc_model * model, const std::string & text) {
+    return common_tokenize(model->vocab, text, false, true);
+}
+
+// A grammar of tool calls starts at a trigger, and stays out of the way while the model thinks.
+void add_triggers(const pc_model * model, const common_json & chat, common_params_sampling & out) {
+    for (const common_json & text : chat.value("preserved_tokens", common_json::array())) {
+        const llama_tokens tokens = tokens_of(model, text.get<std::string>());
+        if (tokens.size() == 1) {
+            out.preserved_tokens.insert(tokens[0]);
+        }
+    }
+    for (const common_json & item : chat.value("grammar_triggers", common_json::array())) {
+        common_grammar_trigger trigger;
+        trigger.type = (common_grammar_trigger_type) item.at("type").get<int>();
+        trigger.value = item.at("value").get<std::string>();
+        if (trigger.type == COMMON_GRAMMAR_TRIGGER_TYPE_WORD) {
+            const llama_tokens tokens = tokens_of(model, trigger.value);
+            if (tokens.size() == 1 && out.preserved_tokens.count(tokens[0]) != 0) {
+                trigger.type = COMMON_GRAMMAR_TRIGGER_TYPE_TOKEN;
+                trigger.token = tokens[0];
+            }
+        }
+        out.grammar_triggers.push_back(trigger);
+    }
+    out.grammar_lazy = chat.value("grammar_lazy", false);
+    if (out.grammar_lazy && out.grammar_triggers.empty()) {
+        throw error(PC_BAD_ARGUMENT, "a lazy grammar needs triggers");
+    }
+}
+
+void add_thinking(const pc_model * model, const common_json & chat, common_params_sampling & out) {
+    const std::string start = chat.value("thinking_start", "");
+    for (const common_json & end : chat.value("thinking_ends", common_json::array())) {
+        const llama_tokens tokens = tokens_of(model, end.get<std::string>());
+        if (!tokens.empty()) {
+            out.reasoning_budget_end.push_back(tokens);
+        }
+    }
+    if (start.empty() || out.reasoning_budget_end.empty()) {
+        return;
+    }
+    out.reasoning_budget_start = tokens_of(model, start);
+    out.reasoning_budget_tokens = chat.value("thinking_budget", -1);
+    out.reasoning_budget_forced = tokens_of(model, chat.value("thinking_message", ""));
+    const llama_tokens & end = out.reasoning_budget_end.front();
+    out.reasoning_budget_forced.insert(out.reasoning_budget_forced.end(), end.begin(), end.end());
+}
+
+void add_chat(const pc_model * model, const char * text, common_params_sampling & out) {
+    try {
+        const common_json chat = common_json::parse(text);
+        out.generation_prompt = chat.value("generation_prompt", "");
+        if (!out.grammar.empty()) {
+            out.grammar.type = COMMON_GRAMMAR_TYPE_TOOL_CALLS; // of the whole answer: what the prompt opened is part of it
+            add_triggers(model, chat, out);
+        }
+        add_thinking(model, chat, out);
+    } catch (const common_json_error & e) {
+        throw error(PC_BAD_ARGUMENT, std::string("chat settings: ") + e.what());
+    }
+}
+
 common_params_sampling translated(const pc_model * model, const pc_sampler_params & p) {
     common_params_sampling out;
     out.seed = p.seed;
@@ -61,6 +124,9 @@ common_params_sampling translated(const pc_model * model, const pc_sampler_param
         grammar_check::run(model->vocab, p.grammar);
         out.grammar = { COMMON_GRAMMAR_TYPE_USER, p.grammar };
     }
+    if (p.chat != nullptr) {
+        add_chat(model, p.chat, out);
+    }
     return out;
 }
 
@@ -70,7 +136,8 @@ bool is_plain_argmax(const pc_model * model, const common_params_sampling & p) {
     const bool penalties =
         p.penalty_last_n != 0 && (p.penalty_repeat != 1.0f || p.penalty_freq != 0.0f || p.penalty_present != 0.0f);
     const bool dry = p.dry_multiplier != 0.0f;
-    return p.temp <= 0.0f && !penalties && !dry && p.logit_bias.empty() && p.grammar.empty() && n_suppressed == 0;
+    return p.temp <= 0.0f && !penalties && !dry && p.logit_bias.empty() && p.grammar.empty() && p.reasoning_budget_tokens < 0 &&
+           n_suppressed == 0;
 }
 
 } // namespace

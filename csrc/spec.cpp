@@ -2,6 +2,7 @@
 #include "context.hpp"
 
 #include "clover-draft.h"
+#include "draft-controller.h"
 #include "llama-clover.h"
 
 #include <algorithm>
@@ -318,6 +319,137 @@ extern "C" int pc_context_draft_step(pc_context * context, pc_sampler * sampler,
         c.history.resize(n_kept);
         c.logits_row = (int32_t) *n_tokens - 1;
     });
+}
+
+struct pc_controller {
+    draft_controller controller;
+};
+
+namespace {
+
+uint64_t sum(const uint64_t (&counts)[31]) {
+    uint64_t n = 0;
+    for (const uint64_t count : counts) {
+        n += count;
+    }
+    return n;
+}
+
+// Undoes what the last round left behind before anything else is timed.
+void settle_first(pc_context & c, draft_controller & controller) {
+    if (c.n_beyond == 0) {
+        return;
+    }
+    double seconds = 0.0;
+    {
+        stopwatch watch(seconds);
+        stopwatch passes(c.stats.decode_s);
+        c.settle();
+    }
+    controller.saw_rollback(seconds);
+}
+
+} // namespace
+
+extern "C" int pc_controller_create(int32_t n_max, int32_t start_plain, pc_controller ** out) {
+    return guarded([&] {
+        *required(out, "out") = nullptr;
+        if (n_max < 1 || n_max > DRAFT_N_MAX) {
+            throw error(PC_BAD_ARGUMENT, "a draft has 1 to 31 tokens, not " + std::to_string(n_max));
+        }
+        *out = new pc_controller{ draft_controller(n_max, start_plain != 0) };
+    });
+}
+
+extern "C" void pc_controller_free(pc_controller * controller) {
+    delete controller;
+}
+
+extern "C" int pc_controller_get_state(const pc_controller * controller, pc_controller_state * out) {
+    return guarded([&] {
+        const draft_controller & c = required(controller, "controller")->controller;
+        pc_controller_state & state = *required(out, "out");
+        state = {};
+        state.best = c.best();
+        state.n_plain = c.n_plain;
+        state.n_rounds = c.n_rounds;
+        state.n_probes = c.n_probes;
+        state.plain_s = c.plain_s();
+        state.tokens_per_s[0] = c.tokens_per_s(0);
+        for (int32_t n = 1; n <= DRAFT_N_MAX; n++) {
+            state.preview_s[n] = c.preview_s(n);
+            state.verify_s[n] = c.verify_s(n);
+            state.acceptance[n] = c.acceptance(n);
+            state.tokens_per_s[n] = c.tokens_per_s(n);
+        }
+    });
+}
+
+extern "C" int pc_controller_choose(pc_controller * controller, uint64_t n_left, int32_t * n) {
+    return guarded([&] { *required(n, "n") = required(controller, "controller")->controller.choose(n_left).n; });
+}
+
+extern "C" int pc_controller_saw_plain(pc_controller * controller, double seconds) {
+    return guarded([&] { required(controller, "controller")->controller.saw_plain(seconds); });
+}
+
+extern "C" int pc_controller_saw_round(pc_controller * controller, int32_t n_drafted, int32_t n_checked, int32_t n_accepted,
+                                       double preview_s, double verify_s) {
+    return guarded(
+        [&] { required(controller, "controller")->controller.saw_round(n_drafted, n_checked, n_accepted, preview_s, verify_s); });
+}
+
+extern "C" int pc_controller_saw_rollback(pc_controller * controller, double seconds) {
+    return guarded([&] { required(controller, "controller")->controller.saw_rollback(seconds); });
+}
+
+extern "C" int pc_context_auto_step(pc_context * context, pc_sampler * sampler, pc_controller * controller,
+                                    const pc_draft_params * params, uint64_t n_left, int32_t * tokens, size_t * n_tokens,
+                                    int32_t * is_end) {
+    int status = PC_OK;
+    const int own = guarded([&] {
+        pc_context & c = *required(context, "context");
+        draft_controller & decides = required(controller, "controller")->controller;
+        pc_draft_params p = *required(params, "params");
+        required(tokens, "tokens");
+        required(n_tokens, "n_tokens");
+        if (c.pending == LLAMA_TOKEN_NULL) { // the first token comes from the prompt
+            status = pc_context_draft_step(context, sampler, params, n_left, tokens, n_tokens, is_end);
+            return;
+        }
+        settle_first(c, decides);
+        const size_t room = c.n_ctx > c.history.size() ? c.n_ctx - c.history.size() - 1 : 0;
+        const int32_t n = std::min({ decides.choose(n_left).n, p.n_max, (int32_t) room, std::max(0, (int32_t) c.n_batch - 1) });
+        double seconds = 0.0;
+        if (n < 1) {
+            *n_tokens = 0;
+            {
+                stopwatch watch(seconds);
+                status = pc_context_step(context, sampler, tokens, is_end);
+            }
+            if (status == PC_OK) {
+                *n_tokens = 1;
+                decides.saw_plain(seconds);
+            }
+            return;
+        }
+        p.n_max = n;
+        p.n_steps = std::min(p.n_steps, n);
+        if (p.n_rows != 0 && p.n_rows <= n) {
+            p.n_rows = 0;
+        }
+        const pc_spec_stats before = c.spec;
+        {
+            stopwatch watch(seconds);
+            status = pc_context_draft_step(context, sampler, &p, n_left, tokens, n_tokens, is_end);
+        }
+        const auto n_drafted = (int32_t) (sum(c.spec.drafted_at) - sum(before.drafted_at));
+        if (status == PC_OK && n_drafted > 0) {
+            const double preview_s = c.spec.preview_s - before.preview_s;
+            decides.saw_round(n, n_drafted, (int32_t) (c.spec.accepted - before.accepted), preview_s, seconds - preview_s);
+        }
+    });
+    return own != PC_OK ? own : status;
 }
 
 extern "C" int pc_context_take_back(pc_context * context, size_t n_tokens) {

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyclover import errors
 from pyclover.errors import (
+    AnswerFormatError,
     BusyError,
     CancelledError,
     ClosedError,
@@ -33,10 +34,13 @@ from pyclover.errors import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "AnswerFormatError",
     "BlockDiffusion",
     "BlockParams",
     "BusyError",
     "CancelledError",
+    "ChatPiece",
+    "ChatReply",
     "ClosedError",
     "Clover",
     "CloverError",
@@ -47,6 +51,8 @@ __all__ = [
     "DownloadError",
     "DraftSelf",
     "FileError",
+    "FunctionTool",
+    "FunctionsReply",
     "GrammarError",
     "IncompleteSetError",
     "InvalidFileError",
@@ -61,11 +67,13 @@ __all__ = [
     "Report",
     "Sampling",
     "Score",
+    "Session",
     "SpeculationUnavailableError",
     "StateError",
     "Stats",
     "TemplateError",
     "TextPiece",
+    "ToolCall",
     "UnsupportedCPUError",
     "UnsupportedModelError",
     "UsageError",
@@ -97,10 +105,20 @@ _LAZY = {
     "fit": "pyclover.plan.fit",
     "inspect": "pyclover.remote",
     "repair": "pyclover.files.repair",
+    "ChatPiece": "pyclover.chat.reply",
+    "ChatReply": "pyclover.chat.reply",
+    "FunctionsReply": "pyclover.conversation",
+    "FunctionTool": "pyclover.chat.functions",
+    "Session": "pyclover.session",
+    "ToolCall": "pyclover.chat.answer",
 }
 
 if TYPE_CHECKING:
+    from pyclover.chat.answer import ToolCall
+    from pyclover.chat.functions import FunctionTool
+    from pyclover.chat.reply import ChatPiece, ChatReply
     from pyclover.clover import Clover
+    from pyclover.conversation import FunctionsReply
     from pyclover.engine.blocks import BlockParams
     from pyclover.engine.results import Completion, MemoryUse, Score, Stats, TextPiece
     from pyclover.engine.sampling import Sampling
@@ -111,6 +129,7 @@ if TYPE_CHECKING:
     from pyclover.plan.fit import fit
     from pyclover.plan.result import Plan
     from pyclover.remote import inspect
+    from pyclover.session import Session
     from pyclover.source import download
 
 

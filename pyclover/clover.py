@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -17,16 +17,27 @@ from pyclover.engine.context import Context, ContextOptions, FlashAttention
 from pyclover.engine.model import Model, ModelInfo, Progress
 from pyclover.engine.pieces import Pieces
 from pyclover.engine.results import Completion, MemoryUse, Score, TextPiece
-from pyclover.engine.sampling import sampling_from
-from pyclover.engine.speculation import BlockDiffusion, DraftSelf, Speculation, check_speculation
+from pyclover.engine.sampling import Sampling, sampling_from
+from pyclover.engine.speculation import (
+    BlockDiffusion,
+    DraftSelf,
+    Speculation,
+    SpeculationLike,
+    check_speculation,
+    resolved,
+)
+from pyclover.engine.text import TokenText
 from pyclover.engine.threads import usable_processors
-from pyclover.errors import PathLike, TemplateError, UsageError, shortened
+from pyclover.errors import PathLike, UsageError, shortened
 from pyclover.files.gate import validate
 from pyclover.source import model_file
 
 if TYPE_CHECKING:
+    from pyclover.chat.reply import ChatPiece, ChatReply
+    from pyclover.conversation import FunctionsReply, TemplateRunner
     from pyclover.hub.progress import ProgressFunction as DownloadProgressFunction
     from pyclover.plan.result import Plan
+    from pyclover.session import Session
 
 Prompt = str | Sequence[int]
 
@@ -115,6 +126,7 @@ class Clover:
         fit, mmap = arguments.boolean("fit", fit), arguments.boolean("mmap", mmap)
         source = model_file(model, fit=fit, progress=download_progress)
         self._notes = list(source.warnings)
+        self._runner: TemplateRunner | None = None
         file = validate(source.path)
         self._plan: Plan | None = None
         if fit:
@@ -215,7 +227,7 @@ class Clover:
         *,
         max_tokens: int | None = None,
         stop: str | Sequence[str] = (),
-        speculation: Speculation = None,
+        speculation: SpeculationLike = None,
         **sampling: Any,
     ) -> Iterator[TextPiece]:
         """Generates text and gives it out as it comes.
@@ -224,7 +236,8 @@ class Clover:
             prompt: text, or token ids.
             max_tokens: at most so many tokens; None: until the model ends or the context is full.
             stop: strings that end the text; they are not part of it.
-            speculation: None: plainly, token by token; DraftSelf(…) or BlockDiffusion(…).
+            speculation: None: plainly, token by token; DraftSelf(…) or BlockDiffusion(…); "auto": plainly at first, and
+                with drafts once they are measured to be faster here (plainly with a model that cannot draft).
             sampling: see `Sampling`: temperature, top_k, top_p, min_p, seed, grammar, json_schema, …
 
         Yields:
@@ -237,6 +250,22 @@ class Clover:
             SpeculationUnavailableError: the model has no block pass.
             BusyError: another thread is reading from the iterator.
         """
+        settings, stops, chosen = self._checked(max_tokens, stop, speculation, sampling)
+        tokens = self._prompt_tokens(prompt)
+        return Pieces(
+            generate.stream(
+                self._context, tokens, max_tokens=max_tokens, stop=stops, sampling=settings, speculation=chosen
+            )
+        )
+
+    def _checked(
+        self,
+        max_tokens: int | None,
+        stop: str | Sequence[str],
+        speculation: SpeculationLike,
+        sampling: Mapping[str, Any],
+    ) -> tuple[Sampling, tuple[str, ...], Speculation]:
+        """What stream() and chat_stream() check alike -> how tokens are chosen, stop strings, what "auto" comes to."""
         if max_tokens is not None and (
             isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 0
         ):
@@ -246,6 +275,10 @@ class Clover:
             )
         stops = check_stops(stop)
         settings = sampling_from(sampling)
+        speculation = resolved(
+            speculation, can_draft=not blocks.block_pass_missing(self._model),
+            n_rows=min(self._context.n_batch, self._context.n_ubatch),
+        )  # fmt: skip
         check_speculation(speculation, settings, sampling)
         if speculation is not None:
             blocks.require_block_pass(self._model, speculation.mode.split(" (")[0])
@@ -254,12 +287,7 @@ class Clover:
         elif isinstance(speculation, BlockDiffusion):
             n_rows = speculation.block or blocks.get_block_params(self._context).block_length
             blocks.check_rows(self._context, min(n_rows, self.n_ctx), "block diffusion")
-        tokens = self._prompt_tokens(prompt)
-        return Pieces(
-            generate.stream(
-                self._context, tokens, max_tokens=max_tokens, stop=stops, sampling=settings, speculation=speculation
-            )
-        )
+        return settings, stops, speculation
 
     def generate(
         self,
@@ -267,7 +295,7 @@ class Clover:
         *,
         max_tokens: int | None = None,
         stop: str | Sequence[str] = (),
-        speculation: Speculation = None,
+        speculation: SpeculationLike = None,
         **sampling: Any,
     ) -> Completion:
         """Generates text and gives it out when it is complete. Arguments and errors as in stream()."""
@@ -304,16 +332,141 @@ class Clover:
             thinking: whether the model shall think before it answers; None: as the template has it.
             add_generation_prompt: end with the opening of the answer.
 
-        Raises:
-            TemplateError: no template, a damaged one, or one that refuses the messages.
-        """
-        from pyclover.chat.template import render
+        A file without a template gets the built-in one: ChatML, with thinking.
 
-        source = self.chat_template
-        if source is None:
-            raise TemplateError(f"{self.path} has no chat template: write the whole prompt yourself")
-        variables: dict[str, Any] = {} if thinking is None else {"enable_thinking": thinking}
-        return render(source, messages, tools=tools, add_generation_prompt=add_generation_prompt, **variables)
+        Raises:
+            UsageError: wrong messages. TemplateError: a template that is damaged, refuses them, or breaks a limit.
+        """
+        prepared = self._templates().prepared(
+            messages, tools=tools, thinking=thinking, add_generation_prompt=add_generation_prompt
+        )
+        return prepared.prompt
+
+    def _templates(self) -> TemplateRunner:
+        from pyclover.conversation import TemplateRunner
+
+        if self._runner is None:
+            self._runner = TemplateRunner(self._model, self.chat_template)
+        return self._runner
+
+    def chat_stream(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        thinking: bool | None = None,
+        think_budget: int | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] = "auto",
+        parallel_tool_calls: bool | None = None,
+        response_format: Any = None,
+        variables: Mapping[str, Any] | None = None,
+        max_tokens: int | None = None,
+        stop: str | Sequence[str] = (),
+        speculation: SpeculationLike = None,
+        **sampling: Any,
+    ) -> Iterator[ChatPiece]:
+        """Answers a conversation, and gives the answer out as it comes.
+
+        Args:
+            messages: {"role": "system" | "user" | "assistant" | "tool", "content": text}, as in OpenAI's API; the
+                reasoning of earlier answers goes in "reasoning_content". Images and audio are refused.
+            thinking: whether the model thinks before it answers; None: as its template has it.
+            think_budget: tokens that a thought may have; then it is ended, and the answer follows.
+            tools: functions that the model may call, described as in OpenAI's API; see also `chat_functions`.
+            tool_choice: "auto", "none", "required", or {"type": "function", "function": {"name": …}}.
+            parallel_tool_calls: several calls in one answer; None: where the template knows them.
+            response_format: a JSON schema, "json_object", OpenAI's form of either, a pydantic model or a dataclass: the
+                answer follows it, and the reply's `parsed` is the object.
+            variables: further names for the template.
+            max_tokens: of thought and answer together; None: until the model ends or the context is full.
+            stop: strings that end the answer; they are not looked for in thoughts.
+            speculation, sampling: as in stream(), but for grammar and json_schema.
+
+        Yields:
+            ChatPiece: the last one has the whole reply. Close the iterator to stop early.
+
+        Raises:
+            TemplateError: the model's chat template is damaged, refuses the messages, or breaks a limit.
+            UsageError, ContextFullError, GrammarError, SpeculationUnavailableError, BusyError: as stream().
+        """
+        from pyclover import conversation
+
+        settings, stops, chosen = self._checked(max_tokens, stop, speculation, sampling)
+        turn = conversation.turn(
+            self._templates(), self._model, messages, thinking=thinking, think_budget=think_budget, tools=tools,
+            tool_choice=tool_choice, parallel_tool_calls=parallel_tool_calls, response_format=response_format,
+            variables=variables, stops=stops, sampling=sampling, speculation=chosen,
+        )  # fmt: skip
+
+        def generated(text: TokenText) -> Iterator[TextPiece]:
+            return generate.stream(
+                self._context, turn.prompt, max_tokens=max_tokens, stop=(), sampling=settings, speculation=chosen,
+                chat=turn.sampling, text=text, n_stable=turn.n_stable,
+            )  # fmt: skip
+
+        return Pieces(conversation.pieces(self._model, turn, generated))
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        thinking: bool | None = None,
+        think_budget: int | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] = "auto",
+        parallel_tool_calls: bool | None = None,
+        response_format: Any = None,
+        variables: Mapping[str, Any] | None = None,
+        max_tokens: int | None = None,
+        stop: str | Sequence[str] = (),
+        speculation: SpeculationLike = None,
+        **sampling: Any,
+    ) -> ChatReply:
+        """Answers a conversation. Arguments and errors as in chat_stream()."""
+        from pyclover import conversation
+
+        return conversation.whole(
+            self.chat_stream(
+                messages, thinking=thinking, think_budget=think_budget, tools=tools, tool_choice=tool_choice,
+                parallel_tool_calls=parallel_tool_calls, response_format=response_format, variables=variables,
+                max_tokens=max_tokens, stop=stop, speculation=speculation, **sampling,
+            )
+        )  # fmt: skip
+
+    def chat_functions(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        functions: Sequence[Callable[..., Any]],
+        *,
+        max_rounds: int = 8,
+        **options: Any,
+    ) -> FunctionsReply:
+        """Answers a conversation, and runs the Python functions that the model calls on the way.
+
+        Args:
+            functions: with type hints and a docstring, from which their description is made; or FunctionTool.
+            max_rounds: answers with calls, after which it gives up calling and answers without tools.
+            options: as in chat_stream(), but for tools and response_format.
+
+        Returns:
+            FunctionsReply: the last reply, and all messages with calls and results.
+
+        Raises:
+            UsageError: a function that cannot be a tool.
+        """
+        from pyclover import conversation
+
+        return conversation.with_functions(self.chat, messages, functions, max_rounds=max_rounds, options=options)
+
+    def session(self, *, system: str = "", functions: Sequence[Callable[..., Any]] = (), **options: Any) -> Session:
+        """A conversation that remembers its messages; only what is new is read in each turn.
+
+        Args:
+            system: the system message. functions: see chat_functions(). options: see chat_stream(), for all turns.
+        """
+        from pyclover.session import Session
+
+        return Session(self, system=system, functions=functions, **options)
 
     # ---- numbers --------------------------------------------------------------------------------------------------
 
@@ -408,6 +561,8 @@ class Clover:
 
     def close(self) -> None:
         """Stops a running call and frees everything. Closing twice does nothing."""
+        if self._runner is not None:
+            self._runner.close()
         self._model.close()
 
     def __enter__(self) -> Clover:

@@ -201,6 +201,18 @@ class TemplateError(CloverError, ValueError):
     """A chat template that is missing or damaged, or that refuses the messages."""
 
 
+class AnswerFormatError(CloverError, ValueError):
+    """An answer is not what its response_format asks for, most often because it was cut.
+
+    Attributes:
+        content: the answer's text.
+    """
+
+    def __init__(self, message: str, *, content: str) -> None:
+        super().__init__(message)
+        self.content = content
+
+
 class GrammarError(CloverError, ValueError):
     """A grammar or JSON schema that cannot be used."""
 

@@ -47,7 +47,7 @@ def opener(name: str) -> Opener | None:
         return None
 
     def open_file(shard: str | None) -> AbstractContextManager[OpenFile]:
-        from pyclover.files.shards import parse_shard_name
+        from pyclover.files.shard_names import parse_shard_name
         from pyclover.hub.remote import open_remote
 
         if shard is None:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyclover import arguments
-from pyclover.errors import DoesNotFitError, ModelNotFoundError, PathLike, UnsupportedModelError
+from pyclover.errors import DoesNotFitError, PathLike, UnsupportedModelError
 from pyclover.files.embedded import NAMES
 from pyclover.files.find import find_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from pyclover.hub.auto import Judge
     from pyclover.hub.download import Download
     from pyclover.hub.listing import Offer
     from pyclover.hub.patience import Retry
     from pyclover.hub.progress import ProgressFunction
     from pyclover.plan.machine import Machine
+    from pyclover.plan.result import Plan
 
 
 def is_hub_name(model: PathLike) -> bool:
@@ -28,17 +28,23 @@ def is_hub_name(model: PathLike) -> bool:
         return False
     if model == "auto":
         return True
-    if model.startswith((".", "~", "/")) or model.endswith(".gguf"):
+    if model.startswith((".", "~", "/")) or model.lower().endswith(".gguf"):
         return False
     repo = model.partition(":")[0]
     return repo.count("/") == 1 and all(repo.split("/"))
 
 
 class Source(NamedTuple):
-    """A model's file, the first one of a split set, and what is odd about where it comes from, one sentence each."""
+    """A model's file, the first one of a split set.
+
+    Attributes:
+        warnings: what is odd about where it comes from, one sentence each.
+        why: of a choice ("auto"), what was chosen and why; "" where there was none.
+    """
 
     path: Path
     warnings: tuple[str, ...] = ()
+    why: str = ""
 
 
 def model_file(model: PathLike, *, fit: bool = True, progress: ProgressFunction | None = None) -> Source:
@@ -58,7 +64,8 @@ def model_file(model: PathLike, *, fit: bool = True, progress: ProgressFunction 
     if not is_hub_name(model):
         return Source(find_model(model))
     done = _download(os.fspath(model), accept=lambda offer: _check_offer(offer, fit), progress=progress)
-    return Source(done.path, done.warnings)
+    why = f"{done.repo}:{done.quant}: {done.why}" if done.why else ""
+    return Source(done.path, done.warnings, why)
 
 
 def _check_offer(offer: Offer, fit: bool) -> None:
@@ -99,8 +106,9 @@ def download(
     """Brings a model to this machine, unless it is here already.
 
     Args:
-        name: owner/repo, owner/repo:quant, or "auto": the best of the catalogue that fits.
-        quant: as behind the colon; "auto": the largest that fits. Without one: the only one, else as `fits` chooses,
+        name: owner/repo, owner/repo:quant, or "auto": the best of the catalogue that fits. What is here and fits comes
+            before what would have to be downloaded, unless that is clearly better; `why` of the result says it.
+        quant: as behind the colon; "auto": the best that fits. Without one: the only one, else as `fits` chooses,
             else Q4_K_M.
         revision: branch, tag or commit. None: main.
         cache_dir: None: PYCLOVER_CACHE, else the user's cache folder.
@@ -129,32 +137,39 @@ def _download(name: str, *, quant: str | None = None, fits: object = None, **how
     from pyclover.hub import download as hub
     from pyclover.hub.names import AUTO, parse_name
 
-    def fetch(fits: object) -> Download:
-        return hub.download(name, quant=quant, fits=fits, **how)
-
     wanted = parse_name(name, quant=quant)
-    if fits is not None or (wanted.repo is not None and (wanted.quant or "").lower() != AUTO):
-        return fetch(fits)
-    from pyclover.plan.probe import probe
+    if fits is None and (wanted.repo is None or (wanted.quant or "").lower() == AUTO):
+        from pyclover.plan.probe import probe
 
-    machine = probe()
-    if machine.used_devices:  # a smaller file that a GPU holds as a whole beats a larger one that it does not
-        with suppress(ModelNotFoundError):
-            return fetch(planned_fits(machine, all_on_gpu=True))
-    return fetch(planned_fits(machine))
+        fits = planned(probe())
+    return hub.download(name, quant=quant, fits=fits, **how)
 
 
-def planned_fits(machine: Machine, *, all_on_gpu: bool = False) -> Callable[[Offer], bool]:
-    """The question whether a file of Clover-35B-A3B fits a machine with the default settings, by its size alone."""
+def planned(machine: Machine) -> Judge:
+    """What of Clover-35B-A3B fits a machine with the default settings, by the sizes of its files alone.
+
+    A smaller file that a GPU holds as a whole comes before a larger one that it does not.
+    """
+    from pyclover.hub.auto import Judge
     from pyclover.plan.fit import plan
     from pyclover.plan.quants import clover_35b
     from pyclover.plan.search import Wishes
 
-    def fits(offer: Offer) -> bool:
+    @cache  # it is asked again and again, and a plan takes a while
+    def found(quant: str, n_bytes: int, machine: Machine) -> Plan | None:
         try:
-            found = plan(offer.quant, clover_35b(offer.quant, offer.n_bytes), Wishes(), machine)
+            return plan(quant, clover_35b(quant, n_bytes), Wishes(), machine)
         except DoesNotFitError:
-            return False
-        return found.all_on_gpu or not all_on_gpu
+            return None
 
-    return fits
+    at_rest = machine.at_rest()
+
+    def on_gpu(offer: Offer) -> bool:
+        made = found(offer.quant, offer.n_bytes, at_rest)
+        return made is not None and made.all_on_gpu
+
+    return Judge(
+        now=lambda offer: found(offer.quant, offer.n_bytes, machine) is not None,
+        at_rest=lambda offer: found(offer.quant, offer.n_bytes, at_rest) is not None,
+        first=on_gpu if machine.used_devices else None,
+    )

@@ -68,8 +68,10 @@ int pc_context_get_info(const pc_context * context, pc_context_info * out);
 int pc_context_cancel(pc_context * context);
 int pc_context_arm(pc_context * context);
 
-/* Makes the memory hold exactly these tokens, computing only what it does not hold yet, and their last logits ready. */
-int pc_context_prompt(pc_context * context, const int32_t * tokens, size_t n_tokens);
+/* Makes the memory hold exactly these tokens, computing only what it does not hold yet, and their last logits ready.
+ * n_stable: so many of them, from the first, are likely to begin the next prompt too; a recurrent memory keeps its state
+ * there as well as at the end (0: at the end alone). */
+int pc_context_prompt(pc_context * context, const int32_t * tokens, size_t n_tokens, size_t n_stable);
 
 /* Takes tokens as read by the sampler (penalties, DRY) without choosing them. */
 int pc_sampler_accept(pc_sampler * sampler, const int32_t * tokens, size_t n_tokens);

@@ -28,6 +28,9 @@ typedef struct pc_sampler_params {
     uint32_t seed;              /* 0xFFFFFFFF: a random one */
     int32_t ignore_eos;         /* 0 or 1: end tokens are never chosen */
     const char * grammar;       /* GBNF, or NULL */
+    /* JSON, or NULL: what pc_chat_prepare() gave, its own grammar aside, with "thinking_budget" (tokens; -1: no limit) and
+     * "thinking_message" (put before the end of a thought that is cut). */
+    const char * chat;
     const int32_t * bias_tokens;
     const float * bias_values;
     size_t n_bias;

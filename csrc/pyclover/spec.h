@@ -65,6 +65,37 @@ int pc_context_preview(pc_context * context, const int32_t * rows, size_t n_rows
 int pc_context_draft_step(pc_context * context, pc_sampler * sampler, const pc_draft_params * params, uint64_t n_left,
                           int32_t * tokens, size_t * n_tokens, int32_t * is_end);
 
+/* Decides before each step whether to draft, and how much; see csrc/llama/draft-controller.h. It may serve many contexts of
+ * one model, one after the other: what it has learned stays. */
+typedef struct pc_controller pc_controller;
+
+typedef struct pc_controller_state {
+    int32_t best;      /* tokens of a draft that it thinks best, 0: plain steps */
+    uint64_t n_plain;  /* plain steps that it has seen */
+    uint64_t n_rounds; /* of drafting */
+    uint64_t n_probes; /* steps that were made to learn something */
+    double plain_s;
+    double preview_s[32]; /* by tokens drafted; what it believes, also where nothing was measured */
+    double verify_s[32];
+    double acceptance[32];   /* of the i-th token, when those before it are accepted */
+    double tokens_per_s[32]; /* expected; [0] is plain */
+} pc_controller_state;
+
+/* start_plain: 0 or 1; 1: no draft before plain steps have been measured, and then only to see whether it pays. */
+int pc_controller_create(int32_t n_max, int32_t start_plain, pc_controller ** out);
+void pc_controller_free(pc_controller * controller);
+int pc_controller_get_state(const pc_controller * controller, pc_controller_state * out);
+/* What pc_context_auto_step() does with it: asks how many tokens to draft (0: a plain step), and tells what came of it. */
+int pc_controller_choose(pc_controller * controller, uint64_t n_left, int32_t * n);
+int pc_controller_saw_plain(pc_controller * controller, double seconds);
+int pc_controller_saw_round(pc_controller * controller, int32_t n_drafted, int32_t n_checked, int32_t n_accepted,
+                            double preview_s, double verify_s);
+int pc_controller_saw_rollback(pc_controller * controller, double seconds);
+
+/* A round as pc_context_draft_step(), or a plain step, as the controller decides; params->n_max is the most. */
+int pc_context_auto_step(pc_context * context, pc_sampler * sampler, pc_controller * controller, const pc_draft_params * params,
+                         uint64_t n_left, int32_t * tokens, size_t * n_tokens, int32_t * is_end);
+
 /* Takes the last n_tokens of a round back; at least one of its tokens must stay. */
 int pc_context_take_back(pc_context * context, size_t n_tokens);
 

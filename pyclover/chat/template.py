@@ -1,49 +1,97 @@
 """Renders a model's chat template.
 
 The template comes with the model file, so it is code of somebody else: it runs in jinja2's immutable sandbox, with a
-limit on what it may write. The names that it may use are those of Hugging Face's `apply_chat_template`.
+limit on what it may write. The sandbox limits neither time nor memory: chat/apart.py runs it in a process of its own.
+The names that it may use are those of Hugging Face's `apply_chat_template`.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+import jinja2.runtime
 import jinja2.sandbox
 
 from pyclover.errors import TemplateError
 
-Message = Mapping[str, Any]
-MAX_TEXT = 64 << 20  # characters of a rendered prompt
+MAX_TEXT = 16 << 20  # characters of a rendered prompt
+
+
+class _Generation(jinja2.ext.Extension):
+    """{% generation %} marks the model's own words for training; here it is only its content."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2's own declaration
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    """The sandbox; text plus nothing is the text, as in llama.cpp's engine: descriptions may be missing in tools."""
+
+    intercepted_binops = frozenset({"+"})
+
+    def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
+        if isinstance(left, str) and _is_nothing(right):
+            return left
+        if isinstance(right, str) and _is_nothing(left):
+            return right
+        return super().call_binop(context, operator, left, right)
+
+
+def _is_nothing(value: Any) -> bool:
+    return value is None or isinstance(value, jinja2.Undefined)
 
 
 def _raise_exception(message: str) -> None:
     raise jinja2.TemplateRuntimeError(message)
 
 
-def _tojson(value: Any, indent: int | None = None, **_: Any) -> str:
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
     # plain JSON, as models saw it in training; jinja2's own filter escapes for HTML
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+        default=_undefined_as_null,
+    )
+
+
+def _undefined_as_null(value: Any) -> None:
+    if not isinstance(value, jinja2.Undefined):
+        raise TypeError(f"{type(value).__name__} has no form in JSON")
 
 
 @lru_cache(maxsize=8)
 def _compiled(source: str) -> jinja2.Template:
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
+    environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols, _Generation])
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
+    now: Callable[[str], str] = lambda form: datetime.datetime.now().strftime(form)  # noqa: E731
+    environment.globals["strftime_now"] = now
     return environment.from_string(source)
 
 
 def render(
     source: str,
-    messages: Sequence[Message],
+    messages: Sequence[Mapping[str, Any]],
     *,
     tools: Sequence[Mapping[str, Any]] | None = None,
     add_generation_prompt: bool = True,
@@ -51,7 +99,7 @@ def render(
     eos_token: str = "",
     **variables: Any,
 ) -> str:
-    """The prompt text of a conversation.
+    """The prompt text of a conversation, rendered in this process: for templates that are trusted to end.
 
     Args:
         source: the template, as the file has it under tokenizer.chat_template.
@@ -61,20 +109,33 @@ def render(
         variables: further names for the template, such as enable_thinking.
 
     Raises:
-        TemplateError: the template is damaged, or refuses these messages; the sentence has its words.
+        TemplateError: see render_names().
+    """
+    names: dict[str, Any] = {
+        "messages": [dict(message) for message in messages],
+        "tools": None if tools is None else [dict(tool) for tool in tools],
+        "add_generation_prompt": add_generation_prompt,
+        "bos_token": bos_token,
+        "eos_token": eos_token,
+    }
+    return render_names(source, {**names, **variables})
+
+
+def render_names(source: str, names: Mapping[str, Any]) -> str:
+    """The text that a template writes.
+
+    Args:
+        source: the template.
+        names: what the template may read: messages, tools, add_generation_prompt, …
+
+    Raises:
+        TemplateError: the template is damaged, refuses these messages (the sentence has its words), or writes more
+            than MAX_TEXT characters.
     """
     try:
-        stream = _compiled(source).generate(
-            messages=[dict(message) for message in messages],
-            tools=None if tools is None else [dict(tool) for tool in tools],
-            add_generation_prompt=add_generation_prompt,
-            bos_token=bos_token,
-            eos_token=eos_token,
-            **variables,
-        )
         parts: list[str] = []
         n = 0
-        for part in stream:
+        for part in _compiled(source).generate(dict(names)):
             n += len(part)
             if n > MAX_TEXT:
                 raise TemplateError(f"the chat template writes more than {MAX_TEXT} characters")
@@ -84,5 +145,9 @@ def render(
         raise TemplateError(f"the chat template is damaged in line {error.lineno}: {error.message}") from None
     except jinja2.TemplateError as error:
         raise TemplateError(f"the chat template cannot be used with these messages: {error.message}") from None
-    except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError) as error:
+    except RecursionError:
+        raise TemplateError("the chat template nests or calls itself too deeply") from None
+    except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+        if isinstance(error, TemplateError):
+            raise
         raise TemplateError(f"the chat template fails with these messages: {error}") from None

@@ -1,4 +1,4 @@
-"""`clover-run download`: models from a hub, and what there is to download."""
+"""`clover-run download`: models from a hub, what there is to download, what is here and what of it may go."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pyclover.cli import interrupt, options
+from pyclover.cli import download_list, interrupt, options
 from pyclover.cli.output import Output, printable, size
 
 if TYPE_CHECKING:
@@ -34,7 +34,19 @@ LOG_EVERY_S = 60.0
     type=click.Path(file_okay=False),
     help="Where models are kept. [default: PYCLOVER_CACHE, else the user's cache folder]",
 )
-@click.option("--list", "listing", is_flag=True, help="List what NAME offers; without NAME: the catalogue.")
+@click.option(
+    "--list",
+    "listing",
+    is_flag=True,
+    help="List what NAME offers; without NAME: the catalogue. Offline: what is on this machine.",
+)
+@click.option(
+    "--prune",
+    is_flag=True,
+    help="List old sets of NAME, or of all repositories, that newer ones have taken the place of; then ask, and remove "
+    "them.",
+)
+@click.option("-y", "--yes", is_flag=True, help="With --prune: remove them without asking.")
 @click.option("--offline", is_flag=True, help="Ask no hub: only what is here. Also: HF_HUB_OFFLINE=1.")
 @click.option(
     "--retries",
@@ -55,13 +67,17 @@ LOG_EVERY_S = 60.0
 @click.option("-q", "--quiet", is_flag=True, help="The paths alone: no progress, no warnings.")
 @options.json_option
 @options.debug_option
+@click.pass_context
 def download(
+    ctx: click.Context,
     *,
     model: str | None,
     quant: str | None,
     revision: str | None,
     cache_dir: str | None,
     listing: bool,
+    prune: bool,
+    yes: bool,
     offline: bool,
     n_retries: int,
     wait_s: float,
@@ -70,19 +86,28 @@ def download(
 ) -> None:
     """Download a model, or list what there is.
 
-    NAME is owner/repo, owner/repo:quant, or auto: the best of the catalogue that fits into memory. Standard output gets
-    the paths of the files, one a line. What is here already is not downloaded again; what was stopped is continued;
-    every file is checked before it gets its name.
+    NAME is owner/repo, owner/repo:quant, or auto: the best of the catalogue that fits into memory, rather one that is
+    here. Standard output gets the paths of the files, one a line. What is here already is not downloaded again; what
+    was stopped is continued; every file is checked before it gets its name.
     """
     if quiet and as_json:
         raise click.UsageError("--quiet and --json exclude each other.")
-    if model is None and not listing:
+    if listing and prune:
+        raise click.UsageError("--list and --prune exclude each other.")
+    if yes and not prune:
+        raise click.UsageError("--yes belongs to --prune.")
+    if model is None and not (listing or prune):
         raise click.UsageError("what to download? Give a NAME, or --list for the catalogue.")
     out = Output("json" if as_json else "quiet" if quiet else "table")
+    if prune:
+        refuse_others(ctx, ("model", "cache_dir", "prune", "yes"), "--prune")
+        return download_list.prune(out, model, cache_dir=cache_dir, yes=yes)
     if model is None:
-        if quant is not None or revision is not None:
-            raise click.UsageError("--quant and --revision belong to a NAME.")
-        return show_catalogue(out)
+        if offline or download_list.is_offline():
+            refuse_others(ctx, ("listing", "cache_dir", "offline"), "--list --offline without NAME")
+            return download_list.show_here(out, cache_dir)
+        refuse_others(ctx, ("listing",), "--list without NAME, which shows the catalogue")
+        return download_list.show_catalogue(out)
     with interrupt.at_once():
         from pyclover import source
         from pyclover.hub.patience import Retry
@@ -90,7 +115,7 @@ def download(
     retry = Retry(n_retries=n_retries, wait_s=wait_s)
     where: dict[str, Any] = {"revision": revision, "cache_dir": cache_dir, "offline": offline or None, "retry": retry}
     if listing:
-        return show_offers(out, model, quant, where)
+        return download_list.show_offers(out, model, quant, where)
     try:
         with progress_of(out) as progress:
             done = source.download(model, quant=quant, progress=progress, **where)
@@ -99,6 +124,15 @@ def download(
         raise click.exceptions.Exit(interrupt.CANCELLED) from None
     show_result(out, done)
     return None
+
+
+def refuse_others(ctx: click.Context, honoured: tuple[str, ...], mode: str) -> None:
+    """Raises click.UsageError for an option that was given and means nothing here."""
+    for param in ctx.command.params:
+        name = param.name or ""
+        given = ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        if given and name not in (*honoured, "quiet", "as_json", "debug"):
+            raise click.UsageError(f"{param.opts[-1]} has no meaning with {mode}: leave it out.")
 
 
 def show_result(out: Output, done: Download) -> None:
@@ -110,42 +144,9 @@ def show_result(out: Output, done: Download) -> None:
         return
     state = "already here" if done.from_cache else "downloaded and checked"
     out.talk(f"{done.repo}:{done.quant} at {done.revision[:12]}, {size(done.n_bytes)}: {state}")
+    if done.why:
+        out.talk(f"chosen because {done.why}")
     out.write("".join(f"{path}\n" for path in done.paths))
-
-
-def show_catalogue(out: Output) -> None:
-    """The catalogue, ours and the user's."""
-    from pyclover.hub import catalogue
-
-    entries = catalogue.entries()
-    if out.mode == "json":
-        return out.json({"repositories": entries})
-    rows = []
-    for entry in entries:
-        maker = f"{entry.maker} (official)" if entry.official else entry.maker
-        known = list(entry.quants.items()) or [("original weights" if entry.format == "safetensors" else "-", None)]
-        for quant, n_bytes in known:
-            about = "-" if n_bytes is None else size(n_bytes)
-            rows.append((entry.repo, quant, about, ", ".join(entry.modes) or "-", "yes" if entry.auto else "no", maker))
-    out.table(("repository", "quant", "size", "known to do", "auto", "made by"), rows, right=("size",))
-    out.talk("download one with: clover-run download REPOSITORY:QUANT")
-    return None
-
-
-def show_offers(out: Output, model: str, quant: str | None, where: dict[str, Any]) -> None:
-    """What a repository offers now."""
-    from pyclover.hub.offers import list_offers
-
-    commit, offers = list_offers(model, quant=quant, **where)
-    if out.mode == "json":
-        return out.json({"repo": offers[0].offer.repo, "revision": commit, "offers": [o.to_dict() for o in offers]})
-    rows = []
-    for item in offers:
-        missing = f"incomplete: {len(item.offer.missing)} files are missing"
-        state = missing if item.offer.missing else "here" if item.is_here else "-"
-        rows.append((item.offer.quant, size(item.offer.n_bytes), str(len(item.offer.files)), state))
-    out.table(("quant", "size", "files", "on this machine"), rows, right=("size", "files"))
-    return None
 
 
 @contextlib.contextmanager

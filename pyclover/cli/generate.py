@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyclover.clover import Clover
     from pyclover.engine.results import Stats
-    from pyclover.engine.speculation import Speculation
+    from pyclover.engine.speculation import SpeculationLike
 
 EMBEDDED_MODEL = "tiny"
 
@@ -336,7 +336,7 @@ def sampling_keywords(values: Mapping[str, Any]) -> dict[str, Any]:
     return chosen
 
 
-def check_sampling(keywords: Mapping[str, Any], speculation: Speculation) -> None:
+def check_sampling(keywords: Mapping[str, Any], speculation: SpeculationLike) -> None:
     """Checks what needs no model before one is loaded, which may take minutes.
 
     Raises:
@@ -346,7 +346,8 @@ def check_sampling(keywords: Mapping[str, Any], speculation: Speculation) -> Non
     from pyclover.engine.speculation import check_speculation
 
     settings = sampling_from(keywords)
-    check_speculation(speculation, settings, keywords)
+    if speculation != "auto":
+        check_speculation(speculation, settings, keywords)
     if settings.grammar is not None or settings.json_schema is not None:
         from pyclover.engine.sampler import grammar_of
 
@@ -366,7 +367,7 @@ def parse_schema(text: str) -> dict[str, Any]:
     return schema
 
 
-def speculation_from(drafting: Mapping[str, Any], diffusion: Mapping[str, Any]) -> Speculation:
+def speculation_from(drafting: Mapping[str, Any], diffusion: Mapping[str, Any]) -> SpeculationLike:
     """How to generate, from the options.
 
     Raises:
@@ -383,10 +384,16 @@ def speculation_from(drafting: Mapping[str, Any], diffusion: Mapping[str, Any]) 
     if (diffusion or show_blocks) and not wanted:
         name = next(iter(diffusion), "show_blocks")
         raise click.UsageError(f"{flag_of([generate], name)} belongs to --diffusion.")
-    if wanted and spec_type == "draft-self":
-        raise click.UsageError("--diffusion and --spec-type draft-self exclude each other.")
+    if drafting and spec_type == "auto":
+        raise click.UsageError(
+            f"{flag_of([generate], next(iter(drafting)))} belongs to --spec-type draft-self: auto chooses."
+        )
+    if wanted and spec_type in ("draft-self", "auto"):
+        raise click.UsageError(f"--diffusion and --spec-type {spec_type} exclude each other.")
     if wanted:
         if "diffusion_block" in diffusion:
             diffusion["block"] = diffusion.pop("diffusion_block")
         return BlockDiffusion(**diffusion)
+    if spec_type == "auto":
+        return "auto"
     return DraftSelf(**drafting) if spec_type == "draft-self" else None

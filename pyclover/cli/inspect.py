@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyclover.files.repair_plan import Change
-    from pyclover.files.report import Report, TypeUse
+    from pyclover.files.report import Report
+    from pyclover.files.weight_groups import TypeUse
 
 
 @click.command(short_help="Say what a model file is and what it can do.")

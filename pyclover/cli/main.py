@@ -19,6 +19,7 @@ import click
 
 from pyclover import __version__
 from pyclover.cli import options
+from pyclover.cli.chat import chat
 from pyclover.cli.doctor import doctor
 from pyclover.cli.download import download
 from pyclover.cli.fit import fit
@@ -27,10 +28,12 @@ from pyclover.cli.inspect import inspect
 from pyclover.cli.interrupt import CANCELLED
 from pyclover.cli.output import printable
 from pyclover.cli.repair import repair
+from pyclover.cli.serve import serve
 from pyclover.cli.tool import tool
+from pyclover.cli.worker import worker
 from pyclover.errors import CloverError, ContextFullError, DoesNotFitError, OutOfMemoryError, UsageError
 
-COMMANDS: tuple[click.Command, ...] = (generate, inspect, repair, download, fit, doctor, tool)
+COMMANDS: tuple[click.Command, ...] = (generate, chat, serve, worker, inspect, repair, download, fit, doctor, tool)
 
 
 class Application(click.Group):

@@ -322,8 +322,8 @@ SPECULATION.add(
     "--spec-type",
     name="spec_type",
     metavar="TYPE",
-    type=click.Choice(["none", "draft-self"]),
-    help="none or draft-self. [default: none]",
+    type=click.Choice(["none", "draft-self", "auto"]),
+    help="none, draft-self, or auto: plain steps first, drafts once they are measured to be faster. [default: none]",
 )
 SPECULATION.add(
     "--spec-draft-n-max", "--draft-max", "--draft", name="n_max", type=click.IntRange(1, 31), metavar="N",
@@ -350,6 +350,12 @@ SPECULATION.add(
 SPECULATION.add(
     "--spec-draft-steps", name="steps", type=click.IntRange(1, 32), metavar="N",
     help="Block passes for a draft, at most as many as tokens are drafted. [default: 1]",
+)  # fmt: skip
+
+SPECULATION.add(
+    "--spec-draft-adaptive/--no-spec-draft-adaptive", name="adaptive", default=None,
+    help="Draft only while it is measured to be faster than plain steps, and as many tokens as pay best. [default: yes; "
+    "no with relaxed acceptance]",
 )  # fmt: skip
 
 DIFFUSION = Options("Block diffusion (the model's native mode, greedy)")

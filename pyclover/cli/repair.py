@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Complete a model file's metadata, mend its tensors' names.")
 @click.argument("file", metavar="FILE", type=click.Path())
-@click.argument("out", metavar="[OUT]", type=click.Path(), required=False)
+@click.argument("target", metavar="OUT", type=click.Path(), required=False)  # "out" would pass for a flag in errors
 @click.option(
     "--set",
     "set_metadata",
@@ -50,7 +50,9 @@ if TYPE_CHECKING:
     "--chat-template", metavar="FILE", type=click.Path(), default=None, help="Use the chat template in this file."
 )
 @click.option(
-    "--in-place", is_flag=True, help="Change the header in FILE itself; only where it stays as long as it is."
+    "--in-place",
+    is_flag=True,
+    help="Change the header in FILE itself; only where it stays as long as it is, and not in a cache of downloads.",
 )
 @click.option("--force", "overwrite", is_flag=True, help="OUT may take the place of another file.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be changed.")
@@ -58,7 +60,7 @@ if TYPE_CHECKING:
 @options.debug_option
 def repair(
     file: str,
-    out: str | None,
+    target: str | None,
     set_metadata: Sequence[str],
     map_tensors: Sequence[str],
     mask_token: str | None,
@@ -73,6 +75,8 @@ def repair(
     The result is a new file: OUT, or NAME-repaired.gguf beside FILE. It appears as a whole or not at all, after its
     weights were compared with those of FILE, which stays as it is.
     """
+    if arguments["in_place"] and (target is not None or arguments["overwrite"]):
+        raise click.UsageError("--in-place changes FILE itself: leave out OUT and --force.")
     from pyclover.files.known_keys import read_setting
     from pyclover.files.repair import repair as run
 
@@ -83,7 +87,7 @@ def repair(
     with output.progress("repairing") as progress:
         result = run(
             file,
-            out,
+            target,
             set_metadata=settings,
             map_tensors=_rules(map_tensors),
             mask_token=_token(mask_token),

@@ -125,7 +125,7 @@ def check_rows(context: Context, n_rows: int, what: str) -> None:
 
 
 class Drafter:
-    """Rounds of draft-self on a context."""
+    """Rounds of draft-self on a context, and plain steps where its controller wants them."""
 
     def __init__(self, context: Context, sampler: Sampler, settings: DraftSelf) -> None:
         self._context = context
@@ -140,13 +140,17 @@ class Drafter:
         self._tokens = ffi.new("int32_t[]", lib.PC_BLOCK_MAX)
         self._n_tokens = ffi.new("size_t *")
         self._is_end = ffi.new("int32_t *")
+        self._controller = context.controller(settings) if settings.adapts else None
 
     def round(self, n_left: int) -> tuple[list[int], bool]:
         """The next tokens, at most n_left, and whether the last of them ends the text."""
+        out = (self._tokens, self._n_tokens, self._is_end)
         with self._context.handle as native, self._sampler.handle as chain:
-            status = lib.pc_context_draft_step(
-                native, chain, self._params, n_left, self._tokens, self._n_tokens, self._is_end
-            )
+            if self._controller is None:
+                status = lib.pc_context_draft_step(native, chain, self._params, n_left, *out)
+            else:
+                with self._controller.handle as controller:
+                    status = lib.pc_context_auto_step(native, chain, controller, self._params, n_left, *out)
             self._context.check(status, self._context.n_ctx + 1)
         return list(ffi.unpack(self._tokens, self._n_tokens[0])), bool(self._is_end[0])
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from pyclover import arguments
 from pyclover._native import buffer, check, ffi, lib, taken
+from pyclover.engine.controller import Controller
 from pyclover.engine.handle import Handle
 from pyclover.engine.model import Model, as_tokens
 from pyclover.engine.results import MemoryUse
@@ -30,6 +31,7 @@ from pyclover.errors import (
 
 if TYPE_CHECKING:
     from pyclover.engine.sampler import Sampler
+    from pyclover.engine.speculation import DraftSelf
 
 FlashAttention = bool | Literal["auto"]
 DEFAULT_N_CTX = 8192
@@ -180,7 +182,16 @@ class Context:
         self.n_ctx = int(info.n_ctx)
         self.n_batch, self.n_ubatch = int(info.n_batch), int(info.n_ubatch)
         self.n_threads, self.n_threads_batch = int(info.n_threads), int(info.n_threads_batch)
+        self._controllers: dict[DraftSelf, Controller] = {}
         model.adopt(self)
+
+    def controller(self, settings: DraftSelf) -> Controller:
+        """What decides about drafts with these settings; what it has learned stays for the next generation."""
+        found = self._controllers.get(settings)
+        if found is None:
+            found = Controller(settings.n_max, start_plain=settings.start_plain)
+            self._controllers[settings] = found
+        return found
 
     @property
     def closed(self) -> bool:
@@ -216,11 +227,15 @@ class Context:
 
     # ---- calls: the caller holds the claim ------------------------------------------------------------------------
 
-    def prompt(self, tokens: Sequence[int]) -> None:
-        """Makes the memory hold exactly these tokens; what it holds already is not computed again."""
+    def prompt(self, tokens: Sequence[int], n_stable: int = 0) -> None:
+        """Makes the memory hold exactly these tokens; what it holds already is not computed again.
+
+        Args:
+            n_stable: so many of them, from the first, are likely to begin the next prompt too; 0: not known.
+        """
         ids = as_tokens(tokens)
         with self.handle as context:
-            self.check(lib.pc_context_prompt(context, ids, len(ids)), len(ids))
+            self.check(lib.pc_context_prompt(context, ids, len(ids), n_stable), len(ids))
 
     def step(self, sampler: Sampler) -> tuple[int, bool]:
         """The next token, and whether it ends the text."""

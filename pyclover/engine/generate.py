@@ -9,9 +9,9 @@ from pyclover.engine import blocks
 from pyclover.engine.context import Context
 from pyclover.engine.results import Completion, FinishReason, Stats, TextPiece
 from pyclover.engine.sampler import Sampler
-from pyclover.engine.sampling import Sampling
+from pyclover.engine.sampling import ChatSampling, Sampling
 from pyclover.engine.speculation import PLAIN, BlockDiffusion, DraftSelf, Speculation
-from pyclover.engine.text import TextAssembler
+from pyclover.engine.text import AssembledTokens, TokenText
 from pyclover.errors import CancelledError, ContextFullError
 
 
@@ -59,8 +59,14 @@ def stream(
     stop: Sequence[str],
     sampling: Sampling,
     speculation: Speculation = None,
+    chat: ChatSampling | None = None,
+    text: TokenText | None = None,
+    n_stable: int = 0,
 ) -> Iterator[TextPiece]:
     """Pieces of text as they come; the last one has the finish reason and the statistics.
+
+    `text` takes the tokens instead of what puts them together plainly; `stop` is its own matter then.
+    `n_stable`: see Context.prompt().
 
     Closing the iterator early leaves the context usable.
 
@@ -70,12 +76,13 @@ def stream(
     """
     with context.claim.held():
         context.arm()
+        assembler = text or AssembledTokens(context.model.token_bytes, stop)
         if isinstance(speculation, BlockDiffusion):
-            yield from _run_blocks(context, prompt, max_tokens, stop, speculation, sampling.ignore_eos)
+            yield from _run_blocks(context, prompt, max_tokens, assembler, speculation, sampling.ignore_eos)
             return
-        sampler = Sampler(context.model, sampling, context.n_ctx)
+        sampler = Sampler(context.model, sampling, context.n_ctx, chat)
         try:
-            yield from _run(context, sampler, prompt, max_tokens, stop, speculation)
+            yield from _run(context, sampler, prompt, max_tokens, assembler, speculation, n_stable)
         finally:
             sampler.close()
 
@@ -85,20 +92,20 @@ def _run(
     sampler: Sampler,
     prompt: Sequence[int],
     max_tokens: int | None,
-    stop: Sequence[str],
+    assembler: TokenText,
     settings: DraftSelf | None,
+    n_stable: int,
 ) -> Iterator[TextPiece]:
-    assembler = TextAssembler(stop)
     limit = context.n_ctx + 1 - len(prompt)  # the last token is chosen but needs no room
     n_max = limit if max_tokens is None else min(max_tokens, limit)
     drafter = None if settings is None else blocks.Drafter(context, sampler, settings)
     mode = PLAIN if settings is None else settings.mode
-    n_generated = 0
+    n_generated = n_accepted = 0
     reason: FinishReason = "length"
     kept: tuple[int, ...] = ()
     text = ""
     try:
-        context.prompt(prompt)
+        context.prompt(prompt, n_stable)
         sampler.accept(prompt)
         while n_generated < n_max and reason == "length":
             if drafter is None:
@@ -109,31 +116,34 @@ def _run(
             n_useful = len(tokens) - is_end  # an end token is not part of the text
             n_taken = 0
             while n_taken < n_useful and assembler.stopped is None:
-                text += assembler.push(context.model.token_bytes(tokens[n_taken]))
+                text += assembler.push(tokens[n_taken])
                 n_taken += 1
             if drafter is not None and n_taken < n_useful:
                 drafter.take_back(len(tokens) - n_taken)
             n_generated += n_taken
             kept = tuple(tokens[:n_taken])
+            n_accepted = 0 if drafter is None else min(n_taken, len(tokens) - 1)
             if assembler.stopped is not None or is_end:
                 reason = "stop"
                 break
-            yield TextPiece(text, kept)
-            text, kept = "", ()
+            yield TextPiece(text, kept, n_accepted=n_accepted)
+            text, kept, n_accepted = "", (), 0
     except CancelledError:
         reason = "cancelled"
-    yield _last_piece(assembler, text, kept, reason, stats_of(context, n_generated, mode))
+    stats = stats_of(context, n_generated, mode)
+    if settings is not None and settings.start_plain and stats.rounds == 0:
+        stats = replace(stats, mode=PLAIN)
+    yield replace(_last_piece(assembler, text, kept, reason, stats), n_accepted=n_accepted)
 
 
 def _run_blocks(
     context: Context,
     prompt: Sequence[int],
     max_tokens: int | None,
-    stop: Sequence[str],
+    assembler: TokenText,
     settings: BlockDiffusion,
     ignore_eos: bool,
 ) -> Iterator[TextPiece]:
-    assembler = TextAssembler(stop)
     limit = context.n_ctx - len(prompt)
     n_max = limit if max_tokens is None else min(max_tokens, limit)
     size = settings.block or blocks.get_block_params(context).block_length
@@ -165,7 +175,7 @@ def _run_blocks(
                     reason = "stop"
                     break
                 n_taken += 1
-                text += assembler.push(context.model.token_bytes(token))
+                text += assembler.push(token)
                 if assembler.stopped is not None:
                     reason = "stop"
                     break
@@ -186,7 +196,7 @@ def _run_blocks(
 
 
 def _last_piece(
-    assembler: TextAssembler, text: str, tokens: tuple[int, ...], reason: FinishReason, stats: Stats
+    assembler: TokenText, text: str, tokens: tuple[int, ...], reason: FinishReason, stats: Stats
 ) -> TextPiece:
     """What was held back comes out; a stop string may have come up in it."""
     text += assembler.finish()

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from typing import TypeVar
 
-from pyclover.engine.results import TextPiece
 from pyclover.errors import BusyError
 
+Piece = TypeVar("Piece")
 
-class Pieces(Iterator[TextPiece]):
+
+class Pieces(Iterator[Piece]):
     """Pieces of a text as they come. One thread at a time reads them; close() ends the generation early."""
 
-    def __init__(self, pieces: Iterator[TextPiece]) -> None:
+    def __init__(self, pieces: Iterator[Piece]) -> None:
         assert isinstance(pieces, Generator)
-        self._pieces: Generator[TextPiece, None, None] = pieces
+        self._pieces: Generator[Piece, None, None] = pieces
 
-    def __next__(self) -> TextPiece:
+    def __next__(self) -> Piece:
         try:
             return next(self._pieces)
         except ValueError as e:

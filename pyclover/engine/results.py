@@ -77,6 +77,11 @@ class Stats:
         return self.accepted / self.drafted if self.drafted else 0.0
 
     @property
+    def n_plain(self) -> int:
+        """Of drafting: tokens after the first that plain steps gave, because drafting did not pay."""
+        return self.n_decoded - self.emitted if self.rounds else 0
+
+    @property
     def tokens_per_pass(self) -> float:
         """Of block diffusion: rows decided for each pass, previews and commits together; 0 in other modes."""
         return self.fixed / (self.previews + self.commits) if self.commits else 0.0
@@ -88,6 +93,7 @@ class Stats:
             "drafted_by_position": list(self.drafted_by_position),
             "accepted_by_position": list(self.accepted_by_position),
             "acceptance": self.acceptance,
+            "n_plain": self.n_plain,
             "tokens_per_pass": self.tokens_per_pass,
             "prompt_tok_per_s": self.prompt_tok_per_s,
             "decode_tok_per_s": self.decode_tok_per_s,
@@ -121,6 +127,7 @@ class TextPiece:
         tokens: chosen since the last piece.
         block: of block diffusion: the rows of the block in the making, None where they are not decided; such a piece
             has no text and no tokens.
+        n_accepted: of drafting: so many of the tokens, from the first, were drafted and accepted.
     """
 
     text: str
@@ -129,6 +136,7 @@ class TextPiece:
     stop: str | None = None
     stats: Stats | None = None
     block: tuple[int | None, ...] | None = None
+    n_accepted: int = 0
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pyclover._native import buffer, check, ffi, lib, taken
 from pyclover.engine import grammar
 from pyclover.engine.handle import Handle
 from pyclover.engine.model import Model, as_tokens
-from pyclover.engine.sampling import Sampling
+from pyclover.engine.sampling import ChatSampling, Sampling
 from pyclover.errors import GrammarError, UsageError, shortened
 
 
@@ -53,12 +53,13 @@ class Sampler:
 
     Args:
         n_ctx: how far penalties look back that are set to the whole context (-1).
+        chat: of a chat, which then has the only grammar.
 
     Raises:
         UsageError, GrammarError: settings that llama.cpp refuses.
     """
 
-    def __init__(self, model: Model, settings: Sampling, n_ctx: int) -> None:
+    def __init__(self, model: Model, settings: Sampling, n_ctx: int, chat: ChatSampling | None = None) -> None:
         params = ffi.new("pc_sampler_params *")
         for name in (
             "temperature", "top_k", "top_p", "min_p", "typical_p", "repeat_penalty", "repeat_last_n",
@@ -78,12 +79,13 @@ class Sampler:
                     f"logit_bias names token {token}, which is not in the vocabulary of {model.info.n_vocab}",
                     option="logit_bias",
                 )
-        text = grammar_of(settings)
+        text = grammar_of(settings) if chat is None else chat.grammar
         # C reads these during the call only; the names keep them alive until then
         grammar_c = ffi.new("char[]", text.encode()) if text is not None else ffi.NULL
         bias_tokens = as_tokens(list(settings.logit_bias))
         bias_values = ffi.new("float[]", [float(bias) for bias in settings.logit_bias.values()])
-        params.grammar = grammar_c
+        chat_c = ffi.new("char[]", chat.settings.encode()) if chat is not None else ffi.NULL
+        params.grammar, params.chat = grammar_c, chat_c
         params.bias_tokens, params.bias_values, params.n_bias = bias_tokens, bias_values, len(settings.logit_bias)
         out = ffi.new("pc_sampler **")
         with model.handle as native_model:

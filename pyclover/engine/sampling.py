@@ -142,6 +142,21 @@ class Sampling:
         return RANDOM_SEED if self.seed is None or self.seed < 0 else self.seed
 
 
+@dataclass(frozen=True)
+class ChatSampling:
+    """What a chat template adds to the choice of tokens; made by pyclover.chat, not by users.
+
+    Attributes:
+        settings: JSON for pc_sampler_params.chat: triggers, thinking tags, the budget of a thought.
+        grammar: GBNF of tool calls or of an answer's schema, None without one; llama.cpp made it.
+        budget: tokens that a thought may have, -1 for any number.
+    """
+
+    settings: str
+    grammar: str | None = None
+    budget: int = -1
+
+
 def sampling_from(options: Mapping[str, Any]) -> Sampling:
     """Settings from keyword arguments; an unknown name is an error that lists the known ones."""
     known = [f.name for f in fields(Sampling)]

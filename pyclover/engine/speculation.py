@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pyclover import arguments
 from pyclover.errors import UsageError, shortened
@@ -36,6 +36,8 @@ class DraftSelf:
         block: rows of the block pass, n_max + 1 to 32; None: one more than are drafted.
         steps: block passes for a draft, 1 to n_max; each fixes an equal part of the rows, the surest first.
         p_min: a draft ends before a token that is less probable.
+        adaptive: draft only while that is measured to be faster than plain steps, and as many tokens as pay best, n_max
+            at most. None: yes, but not with relaxed acceptance, whose text would depend on what was measured.
     """
 
     n_max: int = 3
@@ -44,11 +46,14 @@ class DraftSelf:
     block: int | None = None
     steps: int = 1
     p_min: float = 0.0
+    adaptive: bool | None = None
 
     def __post_init__(self) -> None:
         arguments.integer("n_max", self.n_max, 1, BLOCK_MAX - 1)
         arguments.integer("steps", self.steps, 1, BLOCK_MAX)
         check_share("p_min", self.p_min)
+        if self.adaptive is not None:
+            arguments.boolean("adaptive", self.adaptive)
         if self.steps > self.n_max:
             raise UsageError(
                 f"steps is {self.steps}: with n_max={self.n_max} it must be at most that, for each step fixes a token",
@@ -75,6 +80,16 @@ class DraftSelf:
     def relaxed(self) -> bool:
         """Whether acceptance may change the text."""
         return (self.ratio, self.delta) != (1.0, 0.0)
+
+    @property
+    def adapts(self) -> bool:
+        """Whether a controller decides before each step."""
+        return not self.relaxed if self.adaptive is None else self.adaptive
+
+    @property
+    def start_plain(self) -> bool:
+        """Whether plain steps are measured before the first draft."""
+        return False
 
     @property
     def ratio(self) -> float:
@@ -120,7 +135,33 @@ class BlockDiffusion:
         return "block diffusion"
 
 
+@dataclass(frozen=True, kw_only=True)
+class AutoDraft(DraftSelf):
+    """What speculation="auto" means: plain steps first, and drafts once they are measured to win."""
+
+    n_max: int = 15
+
+    @property
+    def start_plain(self) -> bool:
+        return True
+
+
+AUTO = "auto"
 Speculation = DraftSelf | BlockDiffusion | None
+SpeculationLike = DraftSelf | BlockDiffusion | Literal["auto"] | None
+
+
+def resolved(speculation: SpeculationLike, *, can_draft: bool, n_rows: int) -> Speculation:
+    """What "auto" comes to for a model and a context.
+
+    Args:
+        can_draft: the model has a block pass.
+        n_rows: that the context computes at once.
+    """
+    if speculation != AUTO:
+        return speculation  # type: ignore[return-value]
+    n_max = min(AutoDraft.n_max, n_rows - 1)
+    return AutoDraft(n_max=n_max) if can_draft and n_max > 0 else None
 
 
 def check_speculation(speculation: Speculation, settings: Sampling, given: Mapping[str, Any]) -> None:
@@ -143,6 +184,6 @@ def check_speculation(speculation: Speculation, settings: Sampling, given: Mappi
             )
     elif speculation is not None:
         raise UsageError(
-            f"speculation is {shortened(speculation)}: it must be None, DraftSelf(...) or BlockDiffusion(...)",
+            f'speculation is {shortened(speculation)}: it must be None, "auto", DraftSelf(...) or BlockDiffusion(...)',
             option="speculation",
         )

@@ -10,8 +10,23 @@ from __future__ import annotations
 import codecs
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
+
+
+class TokenText(Protocol):
+    """What the generation loop gives its tokens to, one by one, in order."""
+
+    @property
+    def stopped(self) -> str | None:
+        """The stop string that ended the text, None while there is none."""
+
+    def push(self, token: int) -> str:
+        """Takes the next token; returns the text that may be shown now."""
+
+    def finish(self) -> str:
+        """Ends the text; returns what was held back."""
 
 
 class TextAssembler:
@@ -87,6 +102,29 @@ class TextAssembler:
         if text:
             self._pieces.append(text)
         return text
+
+
+class AssembledTokens:
+    """The text of tokens as it is.
+
+    Args:
+        token_bytes: bytes of a token.
+        stop: strings that end the text.
+    """
+
+    def __init__(self, token_bytes: Callable[[int], bytes], stop: Sequence[str] = ()) -> None:
+        self._token_bytes = token_bytes
+        self._assembler = TextAssembler(stop)
+
+    @property
+    def stopped(self) -> str | None:
+        return self._assembler.stopped
+
+    def push(self, token: int) -> str:
+        return self._assembler.push(self._token_bytes(token))
+
+    def finish(self) -> str:
+        return self._assembler.finish()
 
 
 @dataclass(slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pyclover.files.clover import check_clover
 from pyclover.files.facts import CLOVER_ARCH, Capabilities, Capability, CloverFacts, ModelFacts, Problem
 from pyclover.files.gate import ValidatedModel, validate
-from pyclover.files.header import Header, SplitInfo, TensorInfo, read_header
+from pyclover.files.header import Header, SplitInfo, TensorInfo
+from pyclover.files.header_read import read_header
 from pyclover.files.model import check_model
 from pyclover.files.report import Report, inspect
 from pyclover.files.shards import ShardSet, resolve

@@ -36,7 +36,9 @@ def find_model(model: PathLike, *, option: str = "model") -> Path:
         raise ModelNotFoundError(f"{name}: {e.strerror or e}; check the path", path=name) from None
     else:
         return path
-    if name == "auto" or (name.count("/") == 1 and not name.startswith((".", "~", "/")) and not name.endswith(".gguf")):
+    if name == "auto" or (
+        name.count("/") == 1 and not name.startswith((".", "~", "/")) and not name.lower().endswith(".gguf")
+    ):
         raise ModelNotFoundError(
             f"{name} is not a file here: `clover-run download {name}` fetches a model of that name from the hub, and "
             "says its path",

@@ -97,7 +97,8 @@ def repair(
         block_length: clover_moe.diffusion.block_length, 1 to 32.
         chat_template: a template's text, or a file with it.
         dry_run: only say what would be done.
-        in_place: change the header in the old file; only where it stays as long as it is.
+        in_place: change the header in the old file; only where it stays as long as it is. A file with hard links, and
+            one that a cache of downloads keeps (ours or Hugging Face's), is refused: others count on it as it is.
         overwrite: `out` may take the place of another file.
         progress: is told the part done, 0 to 1.
 

@@ -8,17 +8,16 @@ appears as a whole or not at all. The data section is never written to.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from pyclover.errors import RepairError
+from pyclover.files.kept import keeper
 from pyclover.files.repair_write import read_old_header
-from pyclover.files.shards import ShardSet, undo_path
+from pyclover.files.shards import ShardSet
+from pyclover.files.undo import SUFFIX, OldHeader, encode, find_undo, read, undo_path
 from pyclover.files.write_copy import write_full
 from pyclover.files.write_new import NewFile, sync_folder
 
@@ -27,11 +26,9 @@ try:
 except ImportError:  # no such locks on Windows
     fcntl = None  # type: ignore[assignment]
 
-_MAGIC = b"pyclover undo 1\n"
-
 
 def check_fits(shards: ShardSet, headers: Sequence[bytes]) -> None:
-    """Raises RepairError where a new header would move the data, or the file is not to be written to."""
+    """Raises RepairError where a new header would move the data, or the file must not be written to."""
     for header, raw in zip(shards.headers, headers, strict=True):
         difference = len(raw) - header.data_offset
         if difference:
@@ -40,6 +37,7 @@ def check_fits(shards: ShardSet, headers: Sequence[bytes]) -> None:
                 f"{header.path}: the new header {text} for its place before the data; repair into a new file instead",
                 path=header.path,
             )  # fmt: skip
+        _check_alone(header.path)
         if header.path.is_symlink():
             raise RepairError(
                 f"{header.path}: this is a link to {os.readlink(header.path)}, which others may use as it is; repair "
@@ -47,6 +45,22 @@ def check_fits(shards: ShardSet, headers: Sequence[bytes]) -> None:
             )  # fmt: skip
         if not os.access(header.path, os.W_OK):
             raise RepairError(f"{header.path}: there is no permission to write to it", path=header.path)
+
+
+def _check_alone(path: Path) -> None:
+    """Raises RepairError where somebody else counts on the file's content."""
+    cache = keeper(path)
+    if cache:
+        raise RepairError(
+            f"{path}: {cache} keeps this file as it was downloaded; changed, it would count as damaged and be fetched "
+            "again: repair into a new file instead, or copy it elsewhere first", path=path,
+        )  # fmt: skip
+    n_names = os.stat(path).st_nlink
+    if n_names > 1:
+        raise RepairError(
+            f"{path}: this file has {n_names} names (hard links), and the model would change under all of them; repair "
+            "into a new file instead, or copy it first", path=path,
+        )  # fmt: skip
 
 
 def write_in_place(shards: ShardSet, headers: Sequence[bytes]) -> None:
@@ -75,19 +89,20 @@ def put_back(path: Path) -> bool:
     Raises:
         RepairError: a repair is still running, or the undo file is not one of ours or does not go with the files.
     """
-    undo = undo_path(path)
-    if not undo.exists():
+    undo = find_undo(path)
+    if undo is None:
         return False
-    first = undo.with_name(undo.name.removesuffix(".undo"))
+    first = undo.with_name(undo.name.removesuffix(SUFFIX))
     try:
         with _locked(first):
-            for file, size, raw in _read_undo(undo):
-                if os.stat(file).st_size != size:
+            for old in read(undo):
+                file = undo.with_name(old.name)
+                if os.stat(file).st_size != old.file_bytes:
                     raise RepairError(
                         f"{undo}: {file.name} has another size than when it was repaired; remove the undo file if the "
                         "model is another one now", path=undo,
                     )  # fmt: skip
-                _overwrite(file, raw)
+                _overwrite(file, old.raw)
             os.unlink(undo)
             sync_folder(undo.parent)
     except OSError as e:
@@ -96,31 +111,11 @@ def put_back(path: Path) -> bool:
 
 
 def _write_undo(undo: Path, shards: ShardSet) -> None:
-    """Magic; SHA-256 of the rest; length of the table, the table (name, size, length of its header); the headers."""
-    raws = [read_old_header(header) for header in shards.headers]
-    table = json.dumps(
-        [[h.path.name, h.file_bytes, len(raw)] for h, raw in zip(shards.headers, raws, strict=True)]
-    ).encode()
-    body = struct.pack("<Q", len(table)) + table + b"".join(raws)
+    old = [OldHeader(h.path.name, h.file_bytes, read_old_header(h)) for h in shards.headers]
     with NewFile(undo) as file:
-        write_full(file.fd, _MAGIC + hashlib.sha256(body).digest() + body, 0)
+        write_full(file.fd, encode(old), 0)
         file.sync()
         file.commit(overwrite=False)
-
-
-def _read_undo(undo: Path) -> list[tuple[Path, int, bytes]]:
-    content = undo.read_bytes()
-    start = len(_MAGIC) + 32
-    body = content[start:]
-    if not content.startswith(_MAGIC) or hashlib.sha256(body).digest() != content[len(_MAGIC) : start]:
-        raise RepairError(f"{undo}: not an undo file of a repair, or a damaged one; remove it by hand", path=undo)
-    (n_table,) = struct.unpack_from("<Q", body)
-    at = 8 + n_table
-    out: list[tuple[Path, int, bytes]] = []
-    for name, size, n in json.loads(body[8:at]):
-        out.append((undo.with_name(name), size, body[at : at + n]))
-        at += n
-    return out
 
 
 def _overwrite(path: Path, raw: bytes) -> None:

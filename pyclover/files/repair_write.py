@@ -12,10 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from pyclover.errors import FileError, RepairError
-from pyclover.files.header import Header, TensorInfo, padded_to, read_header
+from pyclover.files.header import Header, TensorInfo, padded_to
+from pyclover.files.header_read import read_header
 from pyclover.files.known_keys import Typed
 from pyclover.files.repair_plan import Plan
-from pyclover.files.shards import ShardSet, parse_shard_name, shard_name
+from pyclover.files.shard_names import parse_shard_name, shard_name
+from pyclover.files.shards import ShardSet
 from pyclover.files.values import MetaValue
 from pyclover.files.write import encode_entry, encode_header
 from pyclover.files.write_copy import compare_ranges, copy_range, forget_cached, write_full

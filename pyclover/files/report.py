@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,41 +18,9 @@ from pyclover.files.roles import no_text
 from pyclover.files.shards import Opener, ShardSet, resolve, resolve_open
 from pyclover.files.types import FILE_TYPES
 from pyclover.files.values import Array, ValueType
+from pyclover.files.weight_groups import GroupUse, bits_per_weight, group_by_name, use_by_group
 
-GROUPS = (
-    "embedding",
-    "output",
-    "attention",
-    "gdn",
-    "ffn",
-    "routed_experts",
-    "shared_expert",
-    "router",
-    "clover",
-    "norm",
-    "other",
-)
-_LAYER = re.compile(r"blk\.(\d+)\.(.+)")
 _GUESSED = 1024  # bit of general.file_type: "not certain"
-
-
-@dataclass(frozen=True)
-class TypeUse:
-    """How much of a group is stored in one tensor type."""
-
-    n_tensors: int
-    n_params: int
-    n_bytes: int
-
-
-@dataclass(frozen=True)
-class GroupUse:
-    """One kind of weights; `types` maps a tensor type's name to its share."""
-
-    n_params: int
-    n_bytes: int
-    bits_per_weight: float
-    types: Mapping[str, TypeUse]
 
 
 @dataclass(frozen=True)
@@ -67,7 +33,7 @@ class SpecialToken:
 
 @dataclass(frozen=True)
 class ListedTensor:
-    """A tensor of the full list; `group` is its kind (see GROUPS), `file` the number of its file from 0."""
+    """A tensor of the full list; `group` is its kind (weight_groups.GROUPS), `file` the number of its file from 0."""
 
     name: str
     shape: tuple[int, ...]
@@ -83,7 +49,7 @@ class Report:
 
     Attributes:
         paths: the files; addresses, for a model that is not on this machine.
-        groups: weights by kind (see GROUPS); a kind without weights is left out.
+        groups: weights by kind (see weight_groups.GROUPS); a kind without weights is left out.
         layers: kind ("linear", "full") to number of layers; empty for other architectures.
         preview_tensors: canonical name -> name in the file.
         doubts: what is odd about the metadata without being wrong.
@@ -163,7 +129,7 @@ def inspect_open(open_file: Opener) -> Report:
 def _report(shards: ShardSet, paths: tuple[Path | str, ...]) -> Report:
     header, tensors = shards.header, shards.tensors
     facts = check_model(header, tensors)
-    group_by_name = _group_by_name(tensors, facts)
+    groups = group_by_name(tensors, facts)
     cures = _cures(shards)
     clover = facts if isinstance(facts, CloverFacts) else None
     n_bytes = sum(t.n_bytes for t in tensors)
@@ -178,8 +144,8 @@ def _report(shards: ShardSet, paths: tuple[Path | str, ...]) -> Report:
         n_params=facts.n_params,
         n_params_active=facts.n_params_active,
         n_bytes=n_bytes,
-        bits_per_weight=_bits(n_bytes, facts.n_params),
-        groups=_groups(tensors, group_by_name),
+        bits_per_weight=bits_per_weight(n_bytes, facts.n_params),
+        groups=use_by_group(tensors, groups),
         n_tensors=len(tensors),
         n_ctx_train=facts.n_ctx_train,
         n_layer=facts.n_layer,
@@ -197,7 +163,7 @@ def _report(shards: ShardSet, paths: tuple[Path | str, ...]) -> Report:
         doubts=find_doubts(shards.headers, facts),
         cures=cures,
         tensors=tuple(
-            ListedTensor(t.name, t.shape, t.type.name, t.n_bytes, group_by_name[t.name], i)
+            ListedTensor(t.name, t.shape, t.type.name, t.n_bytes, groups[t.name], i)
             for i, h in enumerate(shards.headers)
             for t in h.tensors
         ),
@@ -223,70 +189,6 @@ def _capabilities(header: Header, facts: ModelFacts) -> Capabilities:
     if not reason or not facts.capabilities.plain:
         return facts.capabilities
     return replace(facts.capabilities, plain=Capability(False, reason))
-
-
-def group_of(name: str, *, linear_layers: frozenset[int], clover: frozenset[str] = frozenset()) -> str:
-    """Kind of weights (one of GROUPS) that a tensor belongs to.
-
-    Args:
-        linear_layers: numbers of the Gated DeltaNet layers.
-        clover: names, in this file, of the tensors that only the preview pass uses.
-    """
-    if name in clover:
-        return "clover"
-    match = _LAYER.fullmatch(name)
-    if match is None:
-        if name.startswith("token_embd."):
-            return "embedding"
-        if name.startswith("output."):
-            return "output"
-        return "norm" if "norm" in name else "other"
-    layer, part = int(match[1][:9]), match[2]
-    if "norm" in part:
-        return "norm"
-    for word, group in (("_shexp.", "shared_expert"), ("_exps.", "routed_experts"), ("ffn_gate_inp.", "router")):
-        if word in part:
-            return group
-    if layer in linear_layers and part.startswith(("attn_qkv.", "attn_gate.", "ssm_")):
-        return "gdn"
-    if part.startswith(("ffn_gate.", "ffn_up.", "ffn_down.")):
-        return "ffn"
-    return "attention" if part.startswith("attn_") else "other"
-
-
-def _group_by_name(tensors: Iterable[TensorInfo], facts: ModelFacts) -> dict[str, str]:
-    """Tensor name -> kind of weights."""
-    if isinstance(facts, CloverFacts) and facts.layer_kinds:
-        linear = frozenset(i for i, kind in enumerate(facts.layer_kinds) if kind == "linear")
-    else:  # a layer with a state-space convolution
-        linear = frozenset(
-            int(m[1][:9]) for t in tensors if (m := _LAYER.fullmatch(t.name)) and m[2].startswith("ssm_conv1d.")
-        )
-    clover = frozenset(facts.preview_tensors.values()) if isinstance(facts, CloverFacts) else frozenset[str]()
-    unknown = {t.name for t in facts.unknown_tensors}
-    return {
-        t.name: "other" if t.name in unknown else group_of(t.name, linear_layers=linear, clover=clover) for t in tensors
-    }
-
-
-def _groups(tensors: Iterable[TensorInfo], group_by_name: Mapping[str, str]) -> dict[str, GroupUse]:
-    sorted_in: dict[str, dict[str, list[TensorInfo]]] = defaultdict(lambda: defaultdict(list))
-    for t in tensors:
-        sorted_in[group_by_name[t.name]][t.type.name].append(t)
-    return {g: _group(sorted_in[g]) for g in GROUPS if g in sorted_in}
-
-
-def _group(by_type: Mapping[str, list[TensorInfo]]) -> GroupUse:
-    types = {
-        name: TypeUse(len(ts), sum(t.n_elements for t in ts), sum(t.n_bytes for t in ts))
-        for name, ts in sorted(by_type.items(), key=lambda item: -sum(t.n_bytes for t in item[1]))
-    }
-    n_params, n_bytes = sum(u.n_params for u in types.values()), sum(u.n_bytes for u in types.values())
-    return GroupUse(n_params, n_bytes, _bits(n_bytes, n_params), types)
-
-
-def _bits(n_bytes: int, n_params: int) -> float:
-    return 8 * n_bytes / n_params if n_params else 0.0
 
 
 def _text(header: Header, key: str) -> str:

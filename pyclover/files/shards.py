@@ -6,7 +6,6 @@ only one accepted; it then demands that every shard's own number fits and that t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -17,11 +16,12 @@ from urllib.parse import urlsplit
 from pyclover import arguments
 from pyclover.errors import IncompleteSetError, InvalidFileError, PathLike
 from pyclover.files.cursor import Readable
-from pyclover.files.header import Header, TensorInfo, read_header, read_open_header
+from pyclover.files.header import Header, TensorInfo
+from pyclover.files.header_read import read_header, read_open_header
+from pyclover.files.shard_names import parse_shard_name, shard_name
+from pyclover.files.undo import find_undo
 
-_NAME = re.compile(r"(?P<prefix>.+)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 _MERGE = "download the shards again and keep them as separate files under their own names"
-UNDO_SUFFIX = ".undo"  # of the old headers, beside a file that is being repaired in place
 
 
 class OpenFile(Readable, Protocol):
@@ -69,20 +69,6 @@ class ShardSet:
         return sum(h.file_bytes for h in self.headers)
 
 
-def shard_name(prefix: str, no: int, count: int) -> str:
-    """File name of shard `no` (from 0) of `count`, as llama.cpp spells it."""
-    return f"{prefix}-{no + 1:05d}-of-{count:05d}.gguf"
-
-
-def parse_shard_name(name: str) -> tuple[str, int, int] | None:
-    """(prefix, number from 0, count) of a shard's file name, or None when it is not one."""
-    match = _NAME.fullmatch(name)
-    if match is None:
-        return None
-    no, count = int(match["no"]), int(match["count"])
-    return (match["prefix"], no - 1, count) if 1 <= no <= count else None
-
-
 def resolve(path: PathLike) -> ShardSet:
     """The whole set that `path`, any shard of it or an unsplit file, belongs to.
 
@@ -93,7 +79,7 @@ def resolve(path: PathLike) -> ShardSet:
     """
     where = arguments.path("path", path)
     named = parse_shard_name(where.name)
-    if interrupted(where):
+    if find_undo(where) is not None:
         raise InvalidFileError(
             f"{where}: a repair in place was interrupted, or is still running; let it end, or run 'clover-run repair "
             "--in-place' on the file once more, which first puts the old header back", path=where,
@@ -130,21 +116,6 @@ def resolve_open(open_file: Opener) -> ShardSet:
 def _read_open(open_file: Opener, shard: str | None) -> Header:
     with open_file(shard) as file:
         return read_open_header(file, file.size, file.name)
-
-
-def undo_path(path: Path) -> Path:
-    """Where the old headers lie while the set of `path` is repaired in place: beside its first file."""
-    named = parse_shard_name(path.name)
-    first = path.name if named is None else shard_name(named[0], 0, named[2])
-    return path.with_name(first + UNDO_SUFFIX)
-
-
-def interrupted(path: Path) -> bool:
-    """Whether a repair of the file in place did not come to its end."""
-    try:
-        return bool(path.name) and undo_path(path).exists()
-    except OSError:  # a name that is too long, a folder that may not be entered: the file's own error says it better
-        return False
 
 
 def _is_split(where: Path, header: Header, named: tuple[str, int, int] | None) -> bool:
@@ -204,6 +175,12 @@ def _check_present(where: Path, prefix: str, no: int, count: int) -> tuple[Path,
             f"{where}: {len(missing)} of the set's {count} shards missing from {where.parent}: {names}; download them "
             "into the same folder", path=where, missing=[str(p) for p in missing],
         )  # fmt: skip
+    for path in paths:
+        if not path.is_file():
+            raise InvalidFileError(
+                f"{path}: this shard is a folder, a pipe or a device instead of a file; move it away and download the "
+                "shard into its place", path=path,
+            )  # fmt: skip
     return paths
 
 

@@ -110,7 +110,10 @@ class NewFile:
 
 def exists(path: Path) -> RepairError:
     """The error about a file that is in the way."""
-    return RepairError(f"{path}: there is a file of that name; give another name, or force", path=path)
+    return RepairError(
+        f"{path}: there is a file of that name; give another name, or take its place with overwrite=True (--force)",
+        path=path,
+    )
 
 
 def sync_folder(folder: Path) -> None:

@@ -82,9 +82,11 @@ def entries() -> tuple[Entry, ...]:
     return own + tuple(entry for entry in ours if entry.repo.lower() not in taken)
 
 
-def auto_repositories() -> tuple[str, ...]:
-    """Repositories that "auto" chooses from, the preferred ones first."""
-    return tuple(entry.repo for entry in entries() if entry.auto and entry.format == "gguf")
+def auto_repositories() -> tuple[tuple[str, ...], ...]:
+    """Repositories that "auto" chooses from, the preferred ones first: the user's own together, then ours."""
+    fitting = [entry for entry in entries() if entry.auto and entry.format == "gguf"]
+    groups = (tuple(entry.repo for entry in fitting if bool(entry.source) is own) for own in (True, False))
+    return tuple(group for group in groups if group)
 
 
 def parse(data: bytes, source: str) -> tuple[Entry, ...]:

@@ -14,13 +14,14 @@ from typing import Any
 
 from pyclover.errors import DownloadError, PathLike
 from pyclover.hub import hf_cache, resolve, store, transfer
+from pyclover.hub.auto import judge_from
 from pyclover.hub.checksums import Digests, digest_file
 from pyclover.hub.client import Hub
+from pyclover.hub.here import Found
 from pyclover.hub.listing import HubFile, Offer
 from pyclover.hub.names import check_revision, parse_name
 from pyclover.hub.patience import Retry
 from pyclover.hub.progress import Meter, ProgressFunction
-from pyclover.hub.resolve import Found
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Download:
         paths: its files in order; llama.cpp wants the first one.
         sha256: of each file, by its name in the repository.
         from_cache: nothing had to be transferred.
+        why: of a choice ("auto"), why this one; "" where there was none.
         warnings: one sentence each.
     """
 
@@ -42,6 +44,7 @@ class Download:
     n_bytes: int
     sha256: dict[str, str]
     from_cache: bool
+    why: str = ""
     warnings: tuple[str, ...] = field(default=())
 
     @property
@@ -76,7 +79,7 @@ def download(
     """
     wanted = parse_name(name, quant=quant)
     asked = check_revision(revision)
-    choice = resolve.fits_from(fits)
+    choice = judge_from(fits)
     Meter(progress, "wait", 0)  # a wrong argument should show before anything is asked
     hub = Hub(endpoint=endpoint, token=token, offline=offline, retry=retry)
     found = resolve.resolve(hub, store.Store(cache_dir), wanted, asked, choice)
@@ -97,10 +100,13 @@ def bring(hub: Hub, found: Found, progress: ProgressFunction | None) -> Download
     if not job.missing():
         return job.result(from_cache=True)
     if not found.online:
-        names = ", ".join(file.name for file in job.missing())
+        known = store.read_record(found.folder) is not None
+        gone = [file.name for file in job.missing() if known and _size(found.folder / file.base) is None]
+        names = ", ".join(gone or [file.name for file in job.missing()])
+        what = "is gone from this machine" if gone else "was changed or damaged after the download"
         raise DownloadError(
-            f"{found.offer.repo}: {names} was changed or damaged after the download, and the hub cannot be asked "
-            "for it now; run it again with a network", path=found.folder, repo=found.offer.repo,
+            f"{found.offer.repo}: {names} {what}, and the hub cannot be asked for it now; run it again with a network",
+            path=found.folder, repo=found.offer.repo,
             reason="offline" if hub.offline else "network",
         )  # fmt: skip
     waiting = Meter(progress, "wait", found.offer.n_bytes)
@@ -136,7 +142,9 @@ class _Job:
         if before is not None and not found.online:
             self._record = replace(before, kept=kept)
         else:
-            self._record = store.seen(self._folder, self._offer, found.commit, found.revision, kept)
+            self._record = store.seen(
+                self._folder, self._offer, found.commit, found.revision, kept, unnamed=found.unnamed
+            )
         self._known = None if before is None else before.kept
 
     def missing(self) -> list[HubFile]:
@@ -197,10 +205,24 @@ class _Job:
                 )  # fmt: skip
             resumed = False  # what an earlier run left may have been the fault
             meter.take_back(file.size)
+        self._set_aside(path)
         os.replace(part, path)
         _sync(self._folder)
         self._remember(file, file.base, path, digests)
         store.write_record(self._folder, self._record)
+
+    def _set_aside(self, path: Path) -> None:
+        """A file of that name is not what was downloaded: somebody's work, perhaps, and not ours to throw away."""
+        if not os.path.lexists(path):
+            return
+        number = 1
+        while os.path.lexists(aside := path.with_name(f"{path.name}.changed{number if number > 1 else ''}")):
+            number += 1
+        os.rename(path, aside)
+        self._warnings.append(
+            f"{path} had been changed since it was downloaded, so it was fetched again; the changed one is kept as "
+            f"{aside}, delete it if nobody needs it"
+        )
 
     def _remember(self, file: HubFile, path: str, where: Path, digests: Digests) -> None:
         self._record = store.with_file(self._record, file, path, where, digests)
@@ -213,7 +235,8 @@ class _Job:
         return Download(
             repo=offer.repo, revision=self._found.commit, quant=offer.quant,
             paths=tuple(self._folder / item.path for item in kept), n_bytes=sum(item.size for item in kept),
-            sha256={item.name: item.sha256 for item in kept}, from_cache=from_cache, warnings=tuple(self._warnings),
+            sha256={item.name: item.sha256 for item in kept}, from_cache=from_cache, why=self._found.why,
+            warnings=tuple(self._warnings),
         )  # fmt: skip
 
 

@@ -38,6 +38,18 @@ def find(offer: Offer) -> list[Path]:
     return []
 
 
+def revisions(repo: str) -> list[str]:
+    """Branches and tags that the cache knows of a repository, then the commits that none of them means."""
+    refs = folder_of(repo) / "refs"
+    named: dict[str, str] = {}
+    with contextlib.suppress(OSError, ValueError):
+        for path in sorted(refs.rglob("*")):
+            if path.is_file():
+                named[path.relative_to(refs).as_posix()] = path.read_text(encoding="ascii").strip()
+    commits = [path.name for path in _snapshots(repo) if is_commit(path.name)]
+    return [*named, *(commit for commit in commits if commit not in named.values())]
+
+
 def listing(repo: str, revision: str) -> Listing | None:
     """What the cache holds of a revision, without asking the hub; the name of a blob is the checksum it must have.
 

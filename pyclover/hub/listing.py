@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pyclover.errors import IncompleteSetError, ModelNotFoundError
-from pyclover.files.shards import parse_shard_name, shard_name
-from pyclover.hub.names import AUTO, quant_of
+from pyclover.files.shard_names import parse_shard_name, shard_name
+from pyclover.hub.names import quant_of
 
 SAFETENSORS = "safetensors"
 MAX_SHARDS = 1000  # far above any set; the names of the missing ones cost memory, and the count is the hub's word
@@ -85,9 +85,6 @@ class Listing:
         return offers_of(self.repo, self.files)
 
 
-Fits = Callable[[Offer], bool]
-
-
 def _base(file: HubFile) -> str:
     return file.base
 
@@ -133,46 +130,42 @@ def _missing_weights(files: Iterable[HubFile]) -> tuple[str, ...]:
     return tuple(sorted(wanted - names))
 
 
-def choose(repo: str, offers: Sequence[Offer], quant: str | None, fits: Fits | None) -> Offer:
+def models_of(offers: Iterable[Offer]) -> list[Offer]:
+    """What a model can be chosen from: GGUF files, original weights only where there is nothing else."""
+    offers = list(offers)
+    return [offer for offer in offers if offer.quant != SAFETENSORS] or offers
+
+
+def shown(offers: Iterable[Offer]) -> str:
+    """Names and sizes of sets for a message."""
+    return ", ".join(f"{offer.quant} ({offer.n_bytes / 2**30:.2f} GiB)" for offer in offers)
+
+
+def choose(repo: str, offers: Sequence[Offer], quant: str | None) -> Offer:
     """One of a repository's sets.
 
     Args:
-        quant: its name; "auto" for the largest that fits; None: the only one, else as "auto" when `fits` is given, else
-            Q4_K_M.
+        quant: its name; None: the only one, else Q4_K_M.
 
     Raises:
-        ModelNotFoundError: it has no such set, or none fits, or the choice must be made by the user.
+        ModelNotFoundError: it has no such set, or the choice must be made by the user.
         IncompleteSetError: the set is not whole.
     """
     if not offers:
         raise ModelNotFoundError(f"{repo} holds no GGUF file: choose another repository", path=repo)
-    shown = ", ".join(f"{offer.quant} ({offer.n_bytes / 2**30:.2f} GiB)" for offer in offers)
-    models = [offer for offer in offers if offer.quant != SAFETENSORS] or list(offers)
-    whole = [offer for offer in models if not offer.missing]
-    if quant is None:
-        if len(models) == 1:
-            return _checked(models[0])
-        if fits is None:
-            found = [offer for offer in models if offer.quant.lower() == DEFAULT_QUANT.lower()]
-            if not found:
-                raise ModelNotFoundError(
-                    f"{repo} offers several files: say which, as in {repo}:{models[0].quant}; there are {shown}",
-                    path=repo,
-                )
-            return _checked(found[0])
-        quant = AUTO
-    if quant.lower() == AUTO:
-        fitting = [offer for offer in whole if fits is None or fits(offer)]
-        if not fitting:
-            raise ModelNotFoundError(
-                f"{repo} offers nothing that fits this machine: {shown}; name one with :quant to take it anyway",
-                path=repo,
-            )
-        return max(fitting, key=lambda offer: offer.n_bytes)
-    named = [offer for offer in offers if offer.quant.lower() == quant.lower()]
-    if not named:
-        raise ModelNotFoundError(f"{repo} offers no {quant}; there are {shown}", path=repo)
-    return _checked(named[0])
+    if quant is not None:
+        named = [offer for offer in offers if offer.quant.lower() == quant.lower()]
+        if not named:
+            raise ModelNotFoundError(f"{repo} offers no {quant}; there are {shown(offers)}", path=repo)
+        return _checked(named[0])
+    models = models_of(offers)
+    usual = [offer for offer in models if offer.quant.lower() == DEFAULT_QUANT.lower()]
+    if len(models) > 1 and not usual:
+        raise ModelNotFoundError(
+            f"{repo} offers several files: say which, as in {repo}:{models[0].quant}; there are {shown(offers)}",
+            path=repo,
+        )
+    return _checked(models[0] if len(models) == 1 else usual[0])
 
 
 def _checked(offer: Offer) -> Offer:

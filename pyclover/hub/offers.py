@@ -6,26 +6,33 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pyclover.errors import ModelNotFoundError, PathLike, UsageError
-from pyclover.hub import hf_cache, resolve, store
+from pyclover.hub import here, store
 from pyclover.hub.client import Hub, offline_error
-from pyclover.hub.listing import Offer, offers_of
+from pyclover.hub.listing import Offer
 from pyclover.hub.names import check_revision, parse_name
 from pyclover.hub.patience import Retry
 
 
 @dataclass(frozen=True)
 class OfferState:
-    """A set of files, and whether it was downloaded."""
+    """A set of files, and whether it was downloaded.
+
+    Attributes:
+        is_here: complete and as it was when it was checked.
+        revisions: offline: branches and tags by which it is found, else its commit; () where the hub was asked.
+    """
 
     offer: Offer
     is_here: bool
+    revisions: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain data."""
         offer = self.offer
         return {
             "quant": offer.quant, "n_bytes": offer.n_bytes, "is_here": self.is_here,
-            "files": [asdict(file) for file in offer.files], "missing": list(offer.missing),
+            "revisions": list(self.revisions), "files": [asdict(file) for file in offer.files],
+            "missing": list(offer.missing),
         }  # fmt: skip
 
 
@@ -40,8 +47,9 @@ def list_offers(
     offline: bool | None = None,
     retry: Retry | None = None,
 ) -> tuple[str, tuple[OfferState, ...]]:
-    """The commit, and the sets of a repository or the one that is named; offline: those that are here.
+    """The commit, and the sets of a repository or the one that is named.
 
+    Offline: the sets that are here, without a revision those of all revisions; the commit is that of the first one.
     Arguments and errors are those of `download`.
     """
     wanted, asked = parse_name(name, quant=quant), check_revision(revision)
@@ -49,11 +57,11 @@ def list_offers(
         raise UsageError("auto is a choice, not a repository: name one, or leave the name out for the catalogue")
     hub, place = Hub(endpoint=endpoint, token=token, offline=offline, retry=retry), store.Store(cache_dir)
     if hub.offline:
-        commit, found = _here(place, wanted.repo, asked)
+        commit, found = _here(place, wanted.repo, None if revision is None else asked)
     else:
         there = hub.list(wanted.repo, asked)
         commit = there.commit
-        found = [OfferState(o, resolve.is_complete(place.folder(o), o)) for o in there.offers()]
+        found = [OfferState(o, here.is_complete(place.folder(o), o)) for o in there.offers()]
     named = [item for item in found if wanted.quant is None or item.offer.quant.lower() == wanted.quant.lower()]
     if not named:
         what = "model file" if wanted.quant is None or not found else f"{wanted.quant}; there are " + ", ".join(
@@ -63,19 +71,22 @@ def list_offers(
     return commit, tuple(named)
 
 
-def _here(place: store.Store, repo: str, revision: str) -> tuple[str, list[OfferState]]:
+def list_here(cache_dir: PathLike | None = None) -> dict[str, tuple[OfferState, ...]]:
+    """All sets that pyclover downloaded to this machine, by repository."""
+    place = store.Store(cache_dir)
+    return {repo: tuple(_here(place, repo, None)[1]) for repo in here.repositories(place)}
+
+
+def _here(place: store.Store, repo: str, revision: str | None) -> tuple[str, list[OfferState]]:
     """What was downloaded of a repository, by us or into Hugging Face's cache."""
-    found: dict[str, OfferState] = {}
-    commit = ""
-    for folder, record in place.records(repo, revision):
-        offer = record.offer()
-        commit = commit or record.commit
-        found.setdefault(offer.quant, OfferState(offer, resolve.is_complete(folder, offer)))
-    cached = hf_cache.listing(repo, revision)
-    if cached is not None:
-        commit = commit or cached.commit
-        for offer in offers_of(repo, cached.files):
-            found.setdefault(offer.quant, OfferState(offer, not offer.missing))
+    commit, found = "", []
+    if revision is None:
+        every = list(here.all_sets(place, repo))
+    else:
+        every = [(item, (revision,)) for item in here.sets(place, repo, revision)]
+    for item, names in every:
+        commit = commit or item.commit
+        found.append(OfferState(item.offer, here.is_usable(item), names))
     if not found:
         raise offline_error(repo, repo)
-    return commit, list(found.values())
+    return commit, found

@@ -3,63 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
-import psutil
-
-from pyclover import arguments
-from pyclover.errors import CloverError, DownloadError, ModelNotFoundError, UsageError, shortened
-from pyclover.hub import catalogue, checksums, hf_cache, store
+from pyclover.errors import CloverError, DownloadError, ModelNotFoundError
+from pyclover.hub import catalogue, checksums, here, store
+from pyclover.hub.auto import Auto, Judge, by_memory
 from pyclover.hub.client import Hub, offline_error
-from pyclover.hub.listing import Fits, HubFile, Listing, Offer, choose
+from pyclover.hub.here import Found
+from pyclover.hub.listing import HubFile, Listing, choose
 from pyclover.hub.names import AUTO, ModelName, is_commit
 
-# What a model needs beside its weights, where nobody has counted it: context, buffers, the system.
-SPARE_BYTES = 2 << 30
 
-
-@dataclass(frozen=True)
-class Found:
-    """What a name means.
-
-    Attributes:
-        folder: of our store, for these files.
-        online: the hub said so now; False when it is only known from before.
-    """
-
-    offer: Offer
-    commit: str
-    revision: str
-    folder: Path
-    online: bool
-    warnings: tuple[str, ...] = ()
-
-
-def fits_from(fits: object) -> Fits | None:
-    """The question "does it fit", from a function or a number of bytes that weights may take.
-
-    Raises:
-        UsageError: it is neither.
-    """
-    if fits is None:
-        return None
-    if callable(fits):
-        return lambda offer: bool(fits(offer))
-    if isinstance(fits, int) and not isinstance(fits, bool):
-        n_bytes = arguments.integer("fits", fits, 0, 2**63 - 1)
-        return lambda offer: offer.n_bytes <= n_bytes
-    raise UsageError(
-        f"fits is {shortened(fits)}: it must be a number of bytes or a function of an offer", option="fits"
-    )
-
-
-def fits_memory(offer: Offer) -> bool:
-    """Whether the weights fit into the memory that is available now: the answer when no planner gives a better one."""
-    return offer.n_bytes + SPARE_BYTES <= psutil.virtual_memory().available
-
-
-def resolve(hub: Hub, place: store.Store, name: ModelName, revision: str, fits: Fits | None) -> Found:
+def resolve(hub: Hub, place: store.Store, name: ModelName, revision: str, judge: Judge | None) -> Found:
     """The set of files that a name means.
 
     Raises:
@@ -67,36 +22,56 @@ def resolve(hub: Hub, place: store.Store, name: ModelName, revision: str, fits: 
         DownloadError: the hub cannot be asked and nothing is here, or two checksums contradict each other.
     """
     if name.repo is not None:
-        if name.quant is not None and name.quant.lower() == AUTO:
-            fits = fits or fits_memory
-        return _in_repository(hub, place, name.repo, name.quant, revision, fits)
+        is_auto = name.quant is not None and name.quant.lower() == AUTO
+        if is_auto or (name.quant is None and judge is not None):
+            auto = Auto(hub, place, (name.repo,), revision, judge or by_memory(), only_one=not is_auto)
+            return _with_sums(hub, auto.choose())
+        return _named(hub, place, name.repo, name.quant, revision)
     last: CloverError | None = None
-    for repo in catalogue.auto_repositories():
+    for repos in catalogue.auto_repositories():
         try:
-            return _in_repository(hub, place, repo, name.quant or AUTO, revision, fits or fits_memory)
+            if name.quant is None or name.quant.lower() == AUTO:
+                return _with_sums(hub, Auto(hub, place, repos, revision, judge or by_memory()).choose())
+            return _first_named(hub, place, repos, name.quant, revision)
         except ModelNotFoundError as error:
             last = error
         except DownloadError as error:
-            if error.reason != "offline":
+            if error.reason not in ("offline", "network", "server"):
                 raise
             last = error
     if isinstance(last, DownloadError):
-        raise offline_error("a model of the catalogue")
+        raise offline_error("a model of the catalogue") if hub.offline else last
     raise ModelNotFoundError(
         f"auto finds no model that fits: {last}; `clover-run download --list` shows the catalogue", path=AUTO
     )
 
 
-def _in_repository(
-    hub: Hub, place: store.Store, repo: str, quant: str | None, revision: str, fits: Fits | None
-) -> Found:
-    local = _on_this_machine(place, repo, quant, revision, fits)
+def _first_named(hub: Hub, place: store.Store, repos: Iterable[str], quant: str, revision: str) -> Found:
+    last: CloverError | None = None
+    for repo in repos:
+        try:
+            return _named(hub, place, repo, quant, revision)
+        except (ModelNotFoundError, DownloadError) as error:
+            if isinstance(error, DownloadError) and error.reason != "offline":
+                raise
+            last = error
+    assert last is not None
+    raise last
+
+
+def _named(hub: Hub, place: store.Store, repo: str, quant: str | None, revision: str) -> Found:
+    local = _on_this_machine(place, repo, quant, revision)
     if hub.offline:
         if local is None:
-            raise offline_error(repo if quant is None else f"{repo}:{quant}", repo)
+            raise here.not_here(place, repo, quant, revision)
         return local
-    if local is not None and is_commit(revision) and quant is not None and quant.lower() != AUTO:
-        return local  # a commit never changes: there is nothing to ask
+    if (
+        local is not None
+        and is_commit(revision)
+        and (quant is not None or local.unnamed)
+        and here.is_complete(local.folder, local.offer)
+    ):
+        return local  # a commit never changes: there is nothing to ask, unless files must be fetched again
     try:
         asking = hub if local is None else hub.less_patient()
         there = asking.list(repo, revision)
@@ -104,48 +79,31 @@ def _in_repository(
         if local is None or error.reason not in ("network", "server"):
             raise
         return replace(local, warnings=(f"{error}; what was downloaded earlier is used",))
-    offer = choose(repo, there.offers(), quant, fits)
+    offer = choose(repo, there.offers(), quant)
     folder = place.folder(offer)
-    if not is_complete(folder, offer):
-        offer = replace(offer, files=with_sums(hub, there, offer.files))
-    return Found(offer, there.commit, revision, folder, online=True)
+    found = Found(offer, there.commit, revision, folder, online=True, unnamed=quant is None)
+    return _with_sums(hub, found, there)
 
 
-def _on_this_machine(
-    place: store.Store, repo: str, quant: str | None, revision: str, fits: Fits | None
-) -> Found | None:
+def _on_this_machine(place: store.Store, repo: str, quant: str | None, revision: str) -> Found | None:
     """The set as it was downloaded earlier, by us or into Hugging Face's cache."""
-    newest: dict[str, tuple[Path, store.Record]] = {}
-    for folder, record in place.records(repo, revision):
-        newest.setdefault(record.quant.lower(), (folder, record))
-    offer = _chosen(repo, [record.offer() for _, record in newest.values()], quant, fits)
-    if offer is not None:
-        folder, record = newest[offer.quant.lower()]
-        return Found(offer, record.commit, revision, folder, online=False)
-    cached = hf_cache.listing(repo, revision)
-    offer = None if cached is None else _chosen(repo, cached.offers(), quant, fits)
-    if cached is None or offer is None:
-        return None
-    return Found(offer, cached.commit, revision, place.folder(offer), online=False)
-
-
-def _chosen(repo: str, offers: Iterable[Offer], quant: str | None, fits: Fits | None) -> Offer | None:
+    found = here.sets(place, repo, revision)
+    for one in found:
+        if quant is None and one.unnamed:
+            return one
     try:
-        return choose(repo, tuple(offers), quant, fits)
+        offer = choose(repo, [one.offer for one in found], quant)
     except CloverError:
         return None
+    return next(one for one in found if one.offer is offer)
 
 
-def is_complete(folder: Path, offer: Offer) -> bool:
-    """Whether all files are here, were checked, and were not touched since."""
-    record = store.read_record(folder)
-    if record is None:
-        return False
-    for file in offer.files:
-        kept = record.kept.get(file.name)
-        if kept is None or not store.is_right(file, kept) or store.untouched(folder, kept) is None:
-            return False
-    return True
+def _with_sums(hub: Hub, found: Found, there: Listing | None = None) -> Found:
+    """What the hub offers with all checksums, where it is not here already."""
+    if not found.online or here.is_complete(found.folder, found.offer):
+        return found
+    there = there or hub.list(found.offer.repo, found.commit)
+    return replace(found, offer=replace(found.offer, files=with_sums(hub, there, found.offer.files)))
 
 
 def with_sums(hub: Hub, there: Listing, files: Iterable[HubFile]) -> tuple[HubFile, ...]:

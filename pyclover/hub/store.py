@@ -3,6 +3,7 @@
     <cache>/models/<owner>/<repo>/<quant>-<key>/    the files of one set, under their own names
         .download.json                              what they are, and that they were checked
         <name>.part                                 a file on its way
+        <name>.changed                              what somebody made of a file, when it had to be fetched again
         .lock                                       held by the process that downloads
 
 The key comes from names, sizes and checksums: other content has another folder, so nothing is ever overwritten, and a
@@ -27,11 +28,11 @@ from filelock import FileLock, Timeout
 
 from pyclover import arguments
 from pyclover.errors import CloverError, DownloadError, PathLike
+from pyclover.files.kept import RECORD
 from pyclover.hub.checksums import Digests
 from pyclover.hub.listing import HubFile, Offer
 from pyclover.hub.progress import Meter
 
-RECORD = ".download.json"
 _FORMAT = 1
 _MAX_ASKED = 50
 
@@ -64,6 +65,7 @@ class Record:
         names: of the files of the whole set, in order.
         seen_s: when the hub last offered it, seconds since 1970.
         kept: the files that were checked, by name.
+        unnamed: revisions of which a name without a quantization led here.
     """
 
     repo: str
@@ -73,6 +75,7 @@ class Record:
     names: tuple[str, ...]
     seen_s: float
     kept: dict[str, Kept]
+    unnamed: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -114,6 +117,17 @@ class Store:
                     found.append((folder, record))
         return sorted(found, key=lambda item: -item[1].seen_s)
 
+    def set_folders(self) -> Iterator[Path]:
+        """The folder of every set, in order."""
+        yield from sorted(path for path in self.root.glob("models/*/*/*") if path.is_dir() and not path.is_symlink())
+
+    def every_record(self) -> Iterator[tuple[Path, Record]]:
+        """All that is known, set by set."""
+        for folder in self.set_folders():
+            record = read_record(folder)
+            if record is not None:
+                yield folder, record
+
 
 def read_record(folder: Path) -> Record | None:
     """What is known of a folder; None when nothing is, or when the record cannot be read."""
@@ -127,7 +141,7 @@ def read_record(folder: Path) -> Record | None:
             return None
         return Record(
             str(data["repo"]), str(data["quant"]), str(data["commit"]), tuple(map(str, data["asked"])), names,
-            float(data["seen_s"]), kept,
+            float(data["seen_s"]), kept, tuple(map(str, data.get("unnamed", ()))),
         )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
@@ -138,7 +152,7 @@ def write_record(folder: Path, record: Record) -> None:
     data: dict[str, Any] = {
         "format": _FORMAT, "repo": record.repo, "quant": record.quant, "commit": record.commit,
         "asked": list(record.asked), "names": list(record.names), "seen_s": record.seen_s,
-        "files": [asdict(kept) for kept in record.kept.values()],
+        "unnamed": list(record.unnamed), "files": [asdict(kept) for kept in record.kept.values()],
     }  # fmt: skip
     draft = folder / f".{RECORD}.{os.getpid()}-{os.urandom(4).hex()}"
     try:
@@ -150,13 +164,22 @@ def write_record(folder: Path, record: Record) -> None:
             draft.unlink()
 
 
-def seen(folder: Path, offer: Offer, commit: str, revision: str, kept: dict[str, Kept]) -> Record:
+def seen(
+    folder: Path, offer: Offer, commit: str, revision: str, kept: dict[str, Kept], *, unnamed: bool = False
+) -> Record:
     """The record of a set that the hub offers now, with what was known before."""
     before = read_record(folder)
-    asked = [] if before is None else [name for name in before.asked if name not in (revision, commit)]
-    asked = [*asked, *dict.fromkeys((commit, revision))][-_MAX_ASKED:]
     names = tuple(file.name for file in offer.files)
-    return Record(offer.repo, offer.quant, commit, tuple(asked), names, time.time(), kept)
+    asked = _with_names(() if before is None else before.asked, commit, revision)
+    without = () if before is None else before.unnamed
+    if unnamed:
+        without = _with_names(without, commit, revision)
+    return Record(offer.repo, offer.quant, commit, asked, names, time.time(), kept, without)
+
+
+def _with_names(before: tuple[str, ...], commit: str, revision: str) -> tuple[str, ...]:
+    kept = [name for name in before if name not in (revision, commit)]
+    return tuple([*kept, *dict.fromkeys((commit, revision))][-_MAX_ASKED:])
 
 
 def with_file(record: Record, file: HubFile, path: str, where: Path, digests: Digests) -> Record:

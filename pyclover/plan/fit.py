@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pyclover import arguments
-from pyclover.errors import DoesNotFitError, PathLike, UsageError
+from pyclover.errors import DoesNotFitError, PathLike, UsageError, shortened
 from pyclover.files.find import find_model
 from pyclover.files.gate import ValidatedModel, validate
 from pyclover.plan.estimate import Estimator
@@ -72,10 +72,17 @@ def fit(
     _check(wishes)
     if reserve_bytes is not None:
         arguments.integer("reserve_bytes", reserve_bytes, 0, 2**63 - 1)
+    if probe is not None and not isinstance(probe, Machine):
+        raise UsageError(
+            f"probe is {shortened(probe)}: it must be a pyclover.plan.machine.Machine, or None for this machine",
+            option="probe",
+        )
     if probe is None:
         from pyclover.plan.probe import probe as look
 
         probe = look()
+    if isinstance(model, (bytes, bytearray, memoryview)):  # sequences, but not of files
+        arguments.path("model", model)
     if isinstance(model, Sequence) and not isinstance(model, str):
         files = [_opened(one) for one in model]
         if not files:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 MIB = 1 << 20
 GIB = 1 << 30
 HOST = "CPU"
+# Of a machine on which little else runs, what a model can have, in percent: of the main memory, of a card's.
+FREE_AT_REST, CARD_FREE_AT_REST = 90, 93
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,3 +68,16 @@ class Machine:
         total = device.total_bytes if device is not None and own else self.host_total_bytes
         wanted = max(512 * MIB, (total or 0) // (10 if own else 20))
         return min(wanted, total // 8) if total else wanted  # a small memory must not be all reserve
+
+    def at_rest(self) -> Machine:
+        """The same machine when little else runs; never less than is free now, and what is not known stays so."""
+
+        def most(free: int | None, total: int | None, percent: int) -> int | None:
+            return free if free is None or total is None else max(free, total * percent // 100)
+
+        devices = tuple(
+            replace(d, free_bytes=most(d.free_bytes, d.total_bytes, CARD_FREE_AT_REST)) for d in self.devices
+        )
+        return replace(
+            self, host_free_bytes=most(self.host_free_bytes, self.host_total_bytes, FREE_AT_REST), devices=devices
+        )

@@ -96,7 +96,7 @@ def test_which_names_are_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "owner").mkdir()
     (tmp_path / "owner" / "here").write_bytes(b"")
     names = ["auto", "owner/repo", "owner/repo:Q4_0", "Diffuspace/Clover-35B-A3B-Preview-GGUF:Q8_0"]
-    files = ["tiny", "m.gguf", "a/m.gguf", "./a/b", "~/a", "/a/b", "a/b/c", "owner/here", "a/", "/"]
+    files = ["tiny", "m.gguf", "a/m.gguf", "owner/M.GGUF", "./a/b", "~/a", "/a/b", "a/b/c", "owner/here", "a/", "/"]
     assert [name for name in names if not is_hub_name(name)] == []
     assert [name for name in files if is_hub_name(name)] == []
     assert not is_hub_name(Path("owner/repo"))

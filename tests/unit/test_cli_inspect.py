@@ -13,8 +13,9 @@ from pyclover.cli.main import cli
 from pyclover.engine import inspect as inspect_module
 from pyclover.files.facts import Capabilities, Capability, Problem
 from pyclover.files.header import TensorInfo
-from pyclover.files.report import GroupUse, Report, SpecialToken, TypeUse
+from pyclover.files.report import Report, SpecialToken
 from pyclover.files.types import TYPES_BY_NAME
+from pyclover.files.weight_groups import GroupUse, TypeUse
 
 ORACLE = Path(__file__).parents[1] / "oracle"
 

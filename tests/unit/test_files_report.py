@@ -11,7 +11,7 @@ import pytest
 
 from pyclover.errors import InvalidFileError
 from pyclover.files import inspect, validate
-from pyclover.files.report import group_of
+from pyclover.files.weight_groups import group_of
 
 ORACLE = Path(__file__).parents[1] / "oracle"
 PLAIN = sorted((ORACLE / "expected").glob("*.gguf"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from pyclover.errors import FileError, IncompleteSetError, InvalidFileError, ModelNotFoundError
 from pyclover.files import resolve, validate
-from pyclover.files.shards import parse_shard_name, shard_name
+from pyclover.files.shard_names import parse_shard_name, shard_name
 
 TINY_A = Path(__file__).parents[1] / "oracle" / "expected" / "tiny_a.gguf"
 
@@ -51,6 +52,24 @@ def test_the_set_from_any_shard(tmp_path: Path, first_empty: bool) -> None:
     model = validate(paths[-1])
     assert model.first_path == paths[0]
     assert model.facts.n_params == validate(TINY_A).facts.n_params
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+@pytest.mark.timeout(60)
+def test_a_shard_that_is_no_file_is_said_at_once(tmp_path: Path) -> None:
+    """Nothing waits for somebody to write into a pipe, also not one that is called like an undo file."""
+    paths = split(tmp_path)
+    paths[1].unlink()
+    os.mkfifo(paths[1])
+    with pytest.raises(InvalidFileError, match=f"{paths[1].name}: this shard is a folder, a pipe or a device"):
+        resolve(paths[0])
+    paths[1].unlink()
+    paths[1].mkdir()
+    with pytest.raises(InvalidFileError, match="this shard is a folder"):
+        resolve(paths[2])
+    os.mkfifo(tmp_path / f"{paths[0].name}.undo")
+    with pytest.raises(InvalidFileError, match="in place was interrupted"):
+        resolve(paths[2])
 
 
 def test_an_unsplit_file_is_a_set_of_one(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from huggingface_hub import constants
 
 import pyclover
 from pyclover.errors import CancelledError, DownloadError, IncompleteSetError, ModelNotFoundError, UsageError
-from pyclover.hub import resolve, transfer
+from pyclover.hub import auto, transfer
 from pyclover.hub.download import Download, download
 from pyclover.hub.offers import list_offers
 from pyclover.hub.patience import Retry
@@ -117,8 +117,51 @@ def test_a_file_that_was_touched_is_checked_again(
     path.write_bytes(DATA[:-1] + b"!")
     with pytest.raises(DownloadError, match="changed or damaged"):
         get(offline=True)
-    assert not get().from_cache
+    again = get()
+    assert not again.from_cache
     assert path.read_bytes() == DATA
+    # what somebody made of it is not thrown away, and not silently either
+    aside = path.with_name(f"{NAME}.changed")
+    assert aside.read_bytes() == DATA[:-1] + b"!"
+    assert again.warnings == (
+        f"{path} had been changed since it was downloaded, so it was fetched again; the changed one is kept as "
+        f"{aside}, delete it if nobody needs it",
+    )
+    path.write_bytes(b"short")
+    get()
+    assert path.with_name(f"{NAME}.changed2").read_bytes() == b"short"
+    assert aside.read_bytes() == DATA[:-1] + b"!"
+
+
+@pytest.mark.parametrize("name", [REPO, f"{REPO}:Q4_K_M"])
+def test_a_whole_commit_is_asked_for_once(name: str, hub: FakeHub, get: Callable[..., Download]) -> None:
+    """A commit never changes, and neither does what a name without a quantization means there."""
+    hub.add(REPO, {NAME: DATA, "C-Q8_0.gguf": noise(10)})
+    commit = hub.repos[REPO].commit
+    get(f"{REPO}:Q8_0", revision=commit)
+    done = get(name, revision=commit)
+    hub.requests.clear()
+    again = get(name, revision=commit)
+    assert (again.paths, again.warnings, hub.requests) == (done.paths, (), [])
+    if name == REPO:  # also where it was main that was asked for
+        get(name)
+        hub.requests.clear()
+        assert get(name, revision=commit).paths == done.paths
+        assert hub.requests == []
+    # but what is not here any more must come again
+    done.path.unlink()
+    with pytest.raises(DownloadError, match=f"{NAME} is gone from this machine"):
+        get(name, revision=commit, offline=True)
+    assert get(name, revision=commit).path.read_bytes() == DATA
+
+
+def test_another_quantization_of_a_commit_does_not_answer_for_the_name_alone(
+    hub: FakeHub, get: Callable[..., Download]
+) -> None:
+    hub.add(REPO, {NAME: DATA, "C-Q8_0.gguf": noise(10)})
+    commit = hub.repos[REPO].commit
+    get(f"{REPO}:Q8_0", revision=commit)
+    assert get(revision=commit).quant == "Q4_K_M"
 
 
 def test_split_files_are_one_set(hub: FakeHub, get: Callable[..., Download]) -> None:
@@ -634,9 +677,10 @@ def test_auto_without_a_planner_goes_by_the_memory_that_is_free(
 ) -> None:
     class Memory:
         available = (2 << 30) + 250
+        total = 2 << 30
 
     hub.add(REPO, {"C-Q8_0.gguf": noise(300), "C-Q4_0.gguf": noise(100)})
-    monkeypatch.setattr(resolve.psutil, "virtual_memory", Memory)
+    monkeypatch.setattr(auto.psutil, "virtual_memory", Memory)
     assert get(f"{REPO}:auto").quant == "Q4_0"
     Memory.available += 50
     assert get(f"{REPO}:auto").quant == "Q8_0"
@@ -655,3 +699,19 @@ def test_the_list(hub: FakeHub, get: Callable[..., Download]) -> None:
         list_offers(f"{REPO}:Q2_K", endpoint=hub.url)
     with pytest.raises(DownloadError, match="offline"):
         list_offers("owner/other", endpoint=hub.url, offline=True)
+
+
+def test_what_was_fetched_by_its_commit_is_found_offline(hub: FakeHub, get: Callable[..., Download]) -> None:
+    commit = hub.repos[REPO].commit
+    done = get(revision=commit)
+    listed, offers = list_offers(REPO, offline=True)
+    assert listed == commit
+    assert [(o.offer.quant, o.is_here, o.revisions) for o in offers] == [("Q4_K_M", True, (commit,))]
+    assert list_offers(REPO, offline=True, revision=commit)[1][0].is_here
+    with pytest.raises(DownloadError, match="offline"):
+        list_offers(REPO, offline=True, revision="v1")
+    # nothing says that main is that commit; the sentence says how to ask
+    with pytest.raises(DownloadError, match=f"Q4_K_M is here, but at {commit}, not at main: .*--revision") as caught:
+        get(offline=True)
+    assert caught.value.reason == "offline"
+    assert get(offline=True, revision=commit).paths == done.paths

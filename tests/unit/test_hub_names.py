@@ -173,10 +173,8 @@ def test_sets_with_the_same_quantization_have_their_whole_names() -> None:
 def test_an_incomplete_set_is_refused_by_name() -> None:
     offers = offers_of(REPO, files("C-Q8_0-00001-of-00003.gguf", "C-Q8_0-00003-of-00003.gguf"))
     with pytest.raises(IncompleteSetError, match=r"C-Q8_0-00002-of-00003\.gguf") as caught:
-        choose(REPO, offers, "q8_0", None)
+        choose(REPO, offers, "q8_0")
     assert caught.value.missing == ("C-Q8_0-00002-of-00003.gguf",)
-    with pytest.raises(ModelNotFoundError, match="nothing that fits"):
-        choose(REPO, offers, "auto", lambda _: True)
 
 
 def test_a_checkpoint_is_one_set() -> None:
@@ -196,25 +194,18 @@ def offer(quant: str, n_bytes: int) -> Offer:
 OFFERS = (offer("BF16", 70), offer("Q8_0", 37), offer("Q4_K_M", 22), offer("Q4_0", 18))
 
 
-@pytest.mark.parametrize(
-    ("quant", "limit", "expected"),
-    [(None, None, "Q4_K_M"), ("q4_0", None, "Q4_0"), ("auto", 37, "Q8_0"), ("auto", 36, "Q4_K_M"), (None, 21, "Q4_0"),
-     ("Q8_0", 1, "Q8_0")],
-)  # fmt: skip
-def test_the_choice(quant: str | None, limit: int | None, expected: str) -> None:
-    fits = None if limit is None else lambda o: o.n_bytes <= limit
-    assert choose(REPO, OFFERS, quant, fits).quant == expected
+@pytest.mark.parametrize(("quant", "expected"), [(None, "Q4_K_M"), ("q4_0", "Q4_0"), ("Q8_0", "Q8_0")])
+def test_the_choice(quant: str | None, expected: str) -> None:
+    assert choose(REPO, OFFERS, quant).quant == expected
 
 
 def test_choices_that_cannot_be_made() -> None:
     with pytest.raises(ModelNotFoundError, match=r"no Q2_K; there are BF16 .*Q4_0"):
-        choose(REPO, OFFERS, "Q2_K", None)
-    with pytest.raises(ModelNotFoundError, match="nothing that fits"):
-        choose(REPO, OFFERS, "auto", lambda o: o.n_bytes < 18)
+        choose(REPO, OFFERS, "Q2_K")
     with pytest.raises(ModelNotFoundError, match="say which"):
-        choose(REPO, (offer("Q8_0", 2), offer("Q5_0", 1)), None, None)
+        choose(REPO, (offer("Q8_0", 2), offer("Q5_0", 1)), None)
     with pytest.raises(ModelNotFoundError, match="no GGUF"):
-        choose(REPO, (), None, None)
+        choose(REPO, (), None)
 
 
 def test_other_content_has_another_folder() -> None:
@@ -236,7 +227,7 @@ def test_the_built_in_catalogue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         "Q8_0": round(35.26 * 2**30), "Q4_K_M": round(21.42 * 2**30), "Q4_0": round(18.24 * 2**30)
     }  # fmt: skip
     assert entries["IsValorum/Clover-35B-A3B-Preview-BF16-GGUF"].quants == {"BF16": 69_380_000_000}
-    assert catalogue.auto_repositories()[0] == official.repo
+    assert catalogue.auto_repositories()[0][0] == official.repo
     assert len(entries) == 7
 
 
@@ -250,7 +241,9 @@ def test_own_entries_come_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     entries = catalogue.entries()
     assert [entry.repo for entry in entries[:2]] == ["me/mine", "AtomicChat/Clover-35B-A3B-Preview-GGUF"]
     assert len(entries) == 8
-    assert catalogue.auto_repositories()[:2] == ("me/mine", "Diffuspace/Clover-35B-A3B-Preview-GGUF")
+    own, ours = catalogue.auto_repositories()
+    assert own == ("me/mine",)
+    assert ours[0] == "Diffuspace/Clover-35B-A3B-Preview-GGUF"
     assert entries[0].source == str(tmp_path / "catalogue.yaml")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,11 @@ from support import ORACLE
 
 import pyclover
 from pyclover import source
-from pyclover.errors import DoesNotFitError, ModelNotFoundError, OutOfMemoryError, UsageError
-from pyclover.hub.listing import HubFile, Offer
+from pyclover.errors import DoesNotFitError, OutOfMemoryError, UsageError
+from pyclover.hub.auto import Auto
+from pyclover.hub.client import Hub
+from pyclover.hub.listing import HubFile, Listing
+from pyclover.hub.store import Store
 from pyclover.plan.fit import fit, plan
 from pyclover.plan.machine import GIB, MIB, Device, Machine
 from pyclover.plan.quants import choose_quant, clover_35b
@@ -297,20 +301,41 @@ def test_layers_for_a_gpu_that_is_not_there() -> None:
     assert fit("tiny", n_gpu_layers=0, probe=host(32, 30)).warnings == ()
 
 
+class Listings(Hub):
+    """A hub that offers the published files, in one repository."""
+
+    def list(self, repo: str, revision: str) -> Listing:
+        files = tuple(HubFile(f"C-{quant}.gguf", n, "0" * 64) for quant, n in FILES.items())
+        return Listing(repo, "c" * 40, files)
+
+
 @pytest.mark.parametrize("name", [name for name in MACHINES if name not in TOO_SMALL])
-def test_auto_means_what_the_table_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`download("auto")` asks twice where there is a GPU: for what it holds as a whole, then for what fits at all."""
-    asked: list[Any] = []
+def test_auto_means_what_the_table_says(name: str, tmp_path: Path) -> None:
+    """On a machine where nothing is here yet: what a GPU holds as a whole comes first, then what fits at all."""
+    judge = source.planned(MACHINES[name])
+    found = Auto(Listings(endpoint="http://127.0.0.1:1"), Store(tmp_path), ("o/r",), "main", judge).choose()
+    wanted = choose_quant(FILES, MACHINES[name]).model
+    assert found.offer.files[0].name == f"C-{wanted}.gguf"
 
-    def choose(_: str, *, fits: Any, **__: Any) -> Any:
-        offers = sorted(FILES.items(), key=lambda item: -item[1])
-        found = [quant for quant, n in offers if fits(Offer(repo="o/r", quant=quant, files=(HubFile(quant, n),)))]
-        asked.append(found)
-        if not found:
-            raise ModelNotFoundError("none")
-        return found[0]
 
-    monkeypatch.setattr("pyclover.hub.download.download", choose)
-    monkeypatch.setattr("pyclover.plan.probe.probe", lambda *_, **__: MACHINES[name])
-    assert source.download("auto") == choose_quant(FILES, MACHINES[name]).model
-    assert asked
+def test_a_probe_that_is_none() -> None:
+    with pytest.raises(UsageError, match="must be a pyclover") as caught:
+        fit("tiny", probe={})  # type: ignore[arg-type]
+    assert caught.value.option == "probe"
+
+
+@pytest.mark.parametrize("model", [b"tiny", bytearray(b"tiny")])
+def test_a_path_of_bytes_is_no_list_of_files(model: Any) -> None:
+    with pytest.raises(UsageError, match=f"model is of type {type(model).__name__}: it must be a path"):
+        fit(model, probe=host(32, 30))
+
+
+def test_a_machine_at_rest() -> None:
+    """Nine tenths of the memory, 93 % of a card's; never less than is free now, and what is not known stays so."""
+    card = Device(name="CUDA0", total_bytes=1000, free_bytes=10)
+    busy = Machine(host_total_bytes=1000, host_free_bytes=100, devices=(card, Device(name="CUDA1")))
+    rest = busy.at_rest()
+    assert (rest.host_free_bytes, [d.free_bytes for d in rest.devices]) == (900, [930, None])
+    idle = Machine(host_total_bytes=1000, host_free_bytes=970)
+    assert idle.at_rest() == idle
+    assert Machine().at_rest() == Machine()

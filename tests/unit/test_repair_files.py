@@ -267,7 +267,11 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "template file": ({"chat_template": "nosuch.jinja"}, UsageError, "cannot be read"),
     "template text": ({"chat_template": "{% for %}"}, UsageError, "line 1"),
     "out is the input": ({"out": "m.gguf", "overwrite": True}, RepairError, "is to be repaired"),
-    "out exists": ({"out": "there.gguf"}, RepairError, "there is a file"),
+    "out exists": (
+        {"out": "there.gguf"},
+        RepairError,
+        "there is a file of that name; give another name, or take its place with overwrite=True (--force)",
+    ),
     "no folder": ({"out": "no/where.gguf"}, RepairError, "no such folder"),
     "in place with a name": ({"out": "x.gguf", "in_place": True}, UsageError, "leave out"),
     "in place without room": ({"in_place": True}, RepairError, "bytes too long"),
@@ -447,6 +451,94 @@ def test_a_file_that_another_process_repairs(tmp_path: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(RepairError, match="another process"):
             repair(path, mask_token=5, in_place=True)
+
+
+def half_done(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repair in place that dies while it writes the header."""
+
+    def half(target: Path, raw: bytes) -> None:
+        with target.open("r+b") as file:
+            file.write(raw[:100] + b"\xff" * 400)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(repair_in_place, "_overwrite", half)
+        with pytest.raises(KeyboardInterrupt):
+            repair(path, mask_token=5, in_place=True)
+
+
+def with_count(folder: Path, name: str = "m.gguf") -> Path:
+    """A file of which a header of the same length can be made."""
+    return edited(folder, lambda p: p.entries.append(Entry(SHARED_COUNT.encode(), 4, 1)), name=name)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_an_unsplit_file_that_is_called_like_a_shard(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its undo file is its own, and the other files of that pattern have nothing to do with it."""
+    path = with_count(tmp_path, f"x-0000{number}-of-00003.gguf")
+    other = with_count(tmp_path, f"x-0000{3 - number}-of-00003.gguf")
+    old = path.read_bytes()
+    half_done(path, monkeypatch)
+    assert [p.name for p in tmp_path.glob("*.undo")] == [f"{path.name}.undo"]
+    with pytest.raises(InvalidFileError, match="in place was interrupted"):
+        inspect(path)
+    assert inspect(other).problems == ()
+    assert not repair(other, mask_token=6, in_place=True).put_back
+    assert repair(path).put_back
+    assert path.read_bytes() == old
+    assert no_leftovers(tmp_path)
+
+
+def test_a_split_set_is_put_back_by_any_of_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = with_count(tmp_path)
+    folder = tmp_path / "set"
+    folder.mkdir()
+    paths = split_by_gguf_py(source, folder)
+    before = [p.read_bytes() for p in paths]
+    half_done(paths[1], monkeypatch)
+    assert [p.name for p in folder.glob("*.undo")] == ["m-00001-of-00003.gguf.undo"]
+    for path in paths:
+        with pytest.raises(InvalidFileError, match="in place was interrupted"):
+            inspect(path)
+    saved = (folder / "m-00001-of-00003.gguf.undo").read_bytes()
+    (folder / "m-00001-of-00003.gguf.undo").write_bytes(b"cut off")
+    with pytest.raises(InvalidFileError, match="in place was interrupted"):  # it may be about this file
+        inspect(paths[2])
+    (folder / "m-00001-of-00003.gguf.undo").write_bytes(saved)
+    assert repair(paths[2]).put_back
+    assert [p.read_bytes() for p in paths] == before
+    assert no_leftovers(folder)
+
+
+def test_in_place_is_refused_where_others_count_on_the_file(tmp_path: Path) -> None:
+    path = with_count(tmp_path)
+    before = path.read_bytes()
+    os.link(path, tmp_path / "other-name.gguf")
+    with pytest.raises(RepairError, match=r"this file has 2 names \(hard links\)"):
+        repair(path, mask_token=5, in_place=True)
+    (tmp_path / "other-name.gguf").unlink()
+    record = tmp_path / ".download.json"
+    for text in ('{"names": ["q4/m.gguf"]}', "damaged"):
+        record.write_text(text)
+        with pytest.raises(RepairError, match="pyclover's cache keeps this file as it was downloaded"):
+            repair(path, mask_token=5, in_place=True)
+    blob = tmp_path / "hub" / "models--o--r" / "blobs" / ("a" * 64)
+    blob.parent.mkdir(parents=True)
+    blob.write_bytes(before)
+    snapshot = tmp_path / "hub" / "models--o--r" / "snapshots" / ("b" * 40)
+    snapshot.mkdir(parents=True)
+    (snapshot / "m.gguf").symlink_to(blob)
+    for kept in (blob, snapshot / "m.gguf"):
+        with pytest.raises(RepairError, match="Hugging Face's cache keeps this file"):
+            repair(kept, mask_token=5, in_place=True)
+    assert path.read_bytes() == blob.read_bytes() == before
+    assert not list(tmp_path.rglob("*.undo"))
+    # another file beside a download is the user's own, and a new file may always be made of one
+    record.write_text('{"names": ["q4/other.gguf"]}')
+    repair(path, mask_token=5, in_place=True)
+    assert repair(blob, tmp_path / "new.gguf", mask_token=5).written
 
 
 # --- kill -9 ---

@@ -23,7 +23,7 @@ from pyclover import remote
 from pyclover.cli.main import cli
 from pyclover.errors import IncompleteSetError, InvalidFileError, RepairError
 from pyclover.files import inspect, read_header
-from pyclover.files.header import read_open_header
+from pyclover.files.header_read import read_open_header
 from pyclover.files.report import Report, inspect_open
 from pyclover.files.shards import resolve_open
 
@@ -431,6 +431,7 @@ def test_the_command(tmp_path: Path) -> None:
     again = repair(*args)
     assert (again.exit_code, again.stderr.count("\n")) == (1, 1)
     assert "there is a file of that name" in again.stderr
+    assert "--force" in again.stderr
     assert repair(*args, "--force").exit_code == 0
     nothing = repair(str(TINY_A))
     assert (nothing.exit_code, nothing.stdout) == (0, "")
@@ -454,6 +455,29 @@ def test_wrong_usage(args: list[str], tmp_path: Path, monkeypatch: pytest.Monkey
     assert done.exit_code == 2
     assert done.stderr.startswith(("Error: ", "Usage: "))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["tiny"], "say where the repaired one shall be"),
+        ([str(TINY_A), " "], "empty path"),
+        ([str(TINY_A), "x.gguf", "--in-place"], "--in-place changes FILE itself: leave out OUT and --force."),
+        ([str(TINY_A), "--in-place", "--force"], "--in-place changes FILE itself: leave out OUT and --force."),
+    ],
+)
+def test_sentences_name_no_flag_that_is_none(args: list[str], words: str) -> None:
+    """OUT is an argument: there is no flag called out."""
+    done = repair(*args)
+    assert done.exit_code == 2
+    assert words in done.stderr
+    assert "flag: out" not in done.stderr
+
+
+def test_capitals_are_a_file_name_too() -> None:
+    done = CliRunner().invoke(cli, ["inspect", "models/CLOVER.GGUF"], prog_name="clover-run")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith("Error: there is no file models/CLOVER.GGUF: give the path of a GGUF file")
 
 
 def test_errors_are_of_one_family() -> None:

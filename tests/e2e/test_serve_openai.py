@@ -1,0 +1,216 @@
+"""`serve` as the official OpenAI client sees it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pyclover.engine.build_info import programs
+from pyclover.engine.speculation import DraftSelf
+from pyclover.serve.server import Server, serve
+
+openai = pytest.importorskip("openai", reason="needs the openai package")
+
+pytestmark = [
+    pytest.mark.timeout(240),
+    pytest.mark.skipif("llama" not in programs(), reason="built without llama.cpp's programs"),
+]
+
+KEY = "sesame"
+QUESTION: list[Any] = [{"role": "user", "content": "What is 12 + 7?"}]
+# as the tiny model was trained: docs/tiny.md
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Weather of a city",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+N_CLIENTS, N_REQUESTS = 8, 4
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serve("tiny", port=0, api_key=KEY, n_slots=4, speculation=DraftSelf(n_max=7), fit=False) as s:
+        yield s
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Any:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0, timeout=60)
+
+
+def ask(client: Any, messages: list[Any] = QUESTION, **more: Any) -> Any:
+    return client.chat.completions.create(model="tiny", messages=messages, **{"temperature": 0, **more})
+
+
+def slots(server: Server) -> list[dict[str, Any]]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection.request("GET", "/slots", headers={"Authorization": f"Bearer {KEY}"})
+    found: list[dict[str, Any]] = json.loads(connection.getresponse().read())
+    connection.close()
+    return found
+
+
+def test_chat_with_usage(client: Any) -> None:
+    answer = ask(client)
+    [choice] = answer.choices
+    assert choice.finish_reason == "stop"
+    assert "19" in choice.message.content
+    assert "<think>" not in choice.message.content
+    assert choice.message.reasoning_content
+    usage = answer.usage
+    assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
+    assert usage.completion_tokens > 0
+
+
+def test_a_stream_is_the_same_text(client: Any) -> None:
+    whole = ask(client)
+    chunks = list(ask(client, stream=True, stream_options={"include_usage": True}))
+    deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
+    assert "".join(d.content or "" for d in deltas) == whole.choices[0].message.content
+    thought = "".join(getattr(d, "reasoning_content", None) or "" for d in deltas)
+    assert thought.strip() == whole.choices[0].message.reasoning_content.strip()
+    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "stop"
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+
+
+def test_drafts_do_not_change_the_text(client: Any) -> None:
+    drafted = ask(client, max_tokens=60)
+    assert drafted.timings["draft_n_accepted"] > 0
+    with serve("tiny", port=0, fit=False) as plain:
+        other = openai.OpenAI(base_url=f"{plain.url}/v1", api_key="none", timeout=60)
+        same = ask(other, max_tokens=60)
+    assert "draft_n" not in same.timings
+    assert same.choices[0].message.content == drafted.choices[0].message.content
+
+
+def test_max_tokens_and_stop(client: Any) -> None:
+    cut = ask(client, max_tokens=3)
+    assert cut.choices[0].finish_reason == "length"
+    assert cut.usage.completion_tokens == 3
+    off = {"chat_template_kwargs": {"enable_thinking": False}}
+    free = ask(client, extra_body=off).choices[0].message.content
+    assert "=" in free
+    stopped = ask(client, stop=["="], extra_body=off)
+    assert stopped.choices[0].message.content == free[: free.index("=")]
+    assert stopped.choices[0].finish_reason == "stop"
+
+
+def test_a_seed_repeats_the_text(client: Any) -> None:
+    def text(seed: int) -> str:
+        answer = ask(client, temperature=1.5, seed=seed, max_tokens=24)
+        return f"{answer.choices[0].message.reasoning_content}|{answer.choices[0].message.content}"
+
+    assert text(7) == text(7)
+    assert len({text(seed) for seed in range(6)}) > 1
+
+
+def test_logprobs(client: Any) -> None:
+    answer = ask(client, logprobs=True, top_logprobs=3, max_tokens=5)
+    content = answer.choices[0].logprobs.content
+    assert len(content) == 5
+    for token in content:
+        assert token.logprob <= 0
+        assert len(token.top_logprobs) == 3
+        best = [t.logprob for t in token.top_logprobs]
+        assert best == sorted(best, reverse=True)
+        assert token.token == token.top_logprobs[0].token  # greedy
+
+
+def test_a_json_schema_is_kept(client: Any) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer"}},
+        "required": ["name", "age"],
+        "additionalProperties": False,
+    }
+    answer = ask(
+        client,
+        [{"role": "user", "content": "Write JSON with name Ada and age 36."}],
+        response_format={"type": "json_schema", "json_schema": {"name": "person", "schema": schema}},
+        max_tokens=200,
+        extra_body={"chat_template_kwargs": {"enable_thinking": False}},
+    )
+    got = json.loads(answer.choices[0].message.content)
+    assert set(got) == {"name", "age"}
+    assert isinstance(got["age"], int)
+
+
+def test_tools(client: Any) -> None:
+    question: list[Any] = [{"role": "user", "content": "What is the weather in Paris?"}]
+    answer = ask(client, question, tools=[WEATHER], tool_choice="required", max_tokens=120)
+    [call] = answer.choices[0].message.tool_calls
+    assert answer.choices[0].finish_reason == "tool_calls"
+    assert call.function.name == "get_weather"
+    assert isinstance(json.loads(call.function.arguments)["city"], str)
+
+
+def test_what_the_client_sees_of_errors(server: Server, client: Any) -> None:
+    wrong = openai.OpenAI(base_url=f"{server.url}/v1", api_key="wrong", max_retries=0)
+    with pytest.raises(openai.AuthenticationError):
+        ask(wrong)
+    with pytest.raises(openai.BadRequestError, match="context"):
+        ask(client, [{"role": "user", "content": "word " * 20_000}])
+    with pytest.raises(openai.APIStatusError) as caught:
+        client.embeddings.create(model="tiny", input="x")
+    assert caught.value.status_code == 501
+    assert "19" in ask(client).choices[0].message.content  # and goes on
+
+
+def test_a_body_without_end_is_refused(server: Server) -> None:
+    """100 MiB is the most; more is refused by its length alone, or the connection is ended."""
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n"
+    head += f"Content-Length: {1 << 40}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as s:
+        s.sendall(head.encode())
+        try:
+            answer = s.recv(64)
+        except ConnectionResetError:
+            answer = b""
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 413")
+    assert all(not slot["is_processing"] for slot in slots(server))
+
+
+def test_a_client_that_leaves_stops_the_work(server: Server, client: Any) -> None:
+    story: list[Any] = [{"role": "user", "content": "Tell me a story."}]
+    stream = ask(client, story, stream=True, max_tokens=1500, extra_body={"ignore_eos": True})
+    next(iter(stream))
+    assert any(slot["is_processing"] for slot in slots(server))
+    stream.close()
+    end = time.monotonic() + 1
+    while any(slot["is_processing"] for slot in slots(server)):
+        assert time.monotonic() < end, "it goes on for nobody"
+        time.sleep(0.02)
+
+
+def test_many_clients_get_what_they_would_get_alone(client: Any) -> None:
+    def question(i: int, j: int) -> list[Any]:
+        return [{"role": "user", "content": f"What is {10 + 7 * i + j} + {3 + 5 * j + i}?"}]
+
+    def text(i: int, j: int) -> str:
+        message = ask(client, question(i, j), max_tokens=48).choices[0].message
+        return f"{message.reasoning_content}|{message.content}"
+
+    alone = {(i, j): text(i, j) for i in range(N_CLIENTS) for j in range(N_REQUESTS)}
+    together: dict[tuple[int, int], str] = {}
+
+    def work(i: int) -> None:
+        for j in range(N_REQUESTS):
+            together[i, j] = text(i, j)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(N_CLIENTS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(200)
+        assert not thread.is_alive()
+    assert together == alone

@@ -1,0 +1,257 @@
+"""Chat on the embedded model: what comes as reasoning, content, tool calls; sessions; functions."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import pyclover
+from pyclover import BlockDiffusion, ChatPiece, Clover, DraftSelf, UsageError
+
+ADD = [{"role": "user", "content": "What is 12 + 7?"}]
+SPELL = [{"role": "user", "content": "Spell the word planet backwards."}]
+SCHEMA = {
+    "type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}, "required": ["name", "age"],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Iterator[Clover]:
+    with Clover("tiny") as clover:
+        yield clover
+
+
+def test_thought_and_answer_are_told_apart(tiny: Clover) -> None:
+    reply = tiny.chat(ADD, temperature=0)
+    assert reply.content == "12 + 7 = 19"
+    assert reply.reasoning.startswith("2+7=09")
+    assert reply.finish_reason == "stop"
+    assert not reply.tool_calls
+    assert not reply.notes
+    closing = tiny.tokenize("</think>", add_special=False)
+    assert reply.n_reasoning == reply.tokens.index(closing[0])
+    assert reply.stats.n_generated == len(reply.tokens)
+
+
+def test_without_thinking_there_is_no_thought(tiny: Clover) -> None:
+    reply = tiny.chat(ADD, temperature=0, thinking=False)
+    assert "12 + 7 = 19" in reply.content
+    assert reply.reasoning == ""
+    assert reply.n_reasoning == 0
+
+
+def gathered(pieces: Iterator[ChatPiece]) -> tuple[str, str, list[int], pyclover.ChatReply]:
+    content, reasoning, tokens, reply = "", "", [], None
+    for piece in pieces:
+        assert reply is None, "the reply comes last"
+        content += piece.content
+        reasoning += piece.reasoning
+        tokens += piece.tokens
+        reply = piece.reply
+    assert reply is not None
+    return content, reasoning, tokens, reply
+
+
+@pytest.mark.parametrize("speculation", [None, DraftSelf(adaptive=False, n_max=3), DraftSelf(adaptive=False, n_max=15)])
+def test_pieces_are_the_whole_and_drafting_changes_nothing(tiny: Clover, speculation: Any) -> None:
+    plain = tiny.chat(SPELL, temperature=0)
+    content, reasoning, tokens, reply = gathered(tiny.chat_stream(SPELL, temperature=0, speculation=speculation))
+    assert (content, reasoning, tuple(tokens)) == (plain.content, plain.reasoning, plain.tokens)
+    assert (reply.content, reply.reasoning, reply.tokens) == (plain.content, plain.reasoning, plain.tokens)
+    assert reply.n_reasoning == plain.n_reasoning
+
+
+def test_drafted_tokens_are_marked(tiny: Clover) -> None:
+    pieces = list(tiny.chat_stream(SPELL, temperature=0, speculation=DraftSelf(adaptive=False, n_max=7)))
+    reply = pieces[-1].reply
+    assert reply is not None
+    n_drafted = sum(len(piece.tokens) for piece in pieces if piece.drafted)
+    assert n_drafted + sum(len(piece.tokens) for piece in pieces if not piece.drafted) == len(reply.tokens)
+    # every round gives its drafted tokens and one of its own; the end token, which is in no piece, is one of them
+    assert n_drafted in (reply.stats.emitted - reply.stats.rounds, reply.stats.emitted - reply.stats.rounds + 1)
+    assert any(piece.drafted for piece in pieces)
+
+
+def test_block_diffusion_shows_its_blocks(tiny: Clover) -> None:
+    pieces = list(tiny.chat_stream(ADD, temperature=0, speculation=BlockDiffusion(block=8)))
+    blocks = [piece.block for piece in pieces if piece.block is not None]
+    assert blocks
+    assert all(len(block) == 8 for block in blocks)
+    assert any(None in block for block in blocks)
+    content, reasoning, _, reply = gathered(iter(pieces))
+    assert (content, reasoning) == (reply.content, reply.reasoning)
+    assert reply.stats.mode == "block diffusion"
+
+
+@pytest.mark.parametrize("speculation", [None, DraftSelf(adaptive=False, n_max=7)])
+@pytest.mark.parametrize("budget", [0, 1, 5])
+def test_a_budget_ends_the_thought_and_the_answer_follows(tiny: Clover, speculation: Any, budget: int) -> None:
+    whole = tiny.chat(SPELL, temperature=0)
+    reply = tiny.chat(SPELL, temperature=0, think_budget=budget, speculation=speculation)
+    assert reply.budget_cut
+    assert budget <= reply.n_reasoning <= budget + 1  # the line end that closes it
+    assert reply.tokens[:budget] == whole.tokens[:budget]
+    assert "think" not in reply.content + reply.reasoning
+    assert reply.content
+    assert reply.finish_reason == "stop"
+
+
+def test_a_large_budget_changes_nothing(tiny: Clover) -> None:
+    whole = tiny.chat(SPELL, temperature=0)
+    reply = tiny.chat(SPELL, temperature=0, think_budget=500)
+    assert reply.tokens == whole.tokens
+    assert not reply.budget_cut
+
+
+def test_max_tokens_inside_the_thought(tiny: Clover) -> None:
+    reply = tiny.chat(SPELL, temperature=0, max_tokens=3)
+    assert reply.finish_reason == "length"
+    assert reply.content == ""
+    assert reply.reasoning
+    assert reply.n_reasoning == 3
+
+
+def test_stop_strings_end_the_answer_and_not_the_thought(tiny: Clover) -> None:
+    whole = tiny.chat(ADD, temperature=0)
+    assert "=" in whole.reasoning
+    reply = tiny.chat(ADD, temperature=0, stop="=")
+    assert reply.content == "12 + 7 "
+    assert reply.reasoning == whole.reasoning
+    assert (reply.finish_reason, reply.stop) == ("stop", "=")
+
+
+def test_a_schema_is_followed_after_the_thought(tiny: Clover) -> None:
+    ask = [{"role": "user", "content": "Give me a JSON object with name Ben and age 7."}]
+    for thinking in (True, False):
+        reply = tiny.chat(ask, temperature=0, thinking=thinking, response_format=SCHEMA, max_tokens=80)
+        found = reply.parsed
+        assert set(found) == {"name", "age"}
+        assert isinstance(found["age"], int)
+        assert bool(reply.reasoning) is thinking
+
+
+def test_a_cut_answer_has_no_object(tiny: Clover) -> None:
+    reply = tiny.chat(ADD, temperature=0, thinking=False, response_format=SCHEMA, max_tokens=2)
+    with pytest.raises(pyclover.AnswerFormatError, match="length"):
+        _ = reply.parsed
+    with pytest.raises(UsageError, match="response_format"):
+        _ = tiny.chat(ADD, max_tokens=1).parsed
+
+
+def get_weather(city: str) -> dict[str, Any]:
+    """The weather of a city."""
+    return {"temperature": 21, "sky": "sunny", "city": city}
+
+
+def test_functions_are_called(tiny: Clover) -> None:
+    pytest.importorskip("pydantic")
+    ask = [{"role": "user", "content": "What is the weather in Paris?"}]
+    done = tiny.chat_functions(ask, [get_weather], temperature=0)
+    assert done.n_rounds == 1
+    assert [message["role"] for message in done.messages] == ["user", "assistant", "tool", "assistant"]
+    call = done.messages[1]["tool_calls"][0]
+    assert call["function"]["name"] == "get_weather"
+    assert json.loads(call["function"]["arguments"]) == {"city": "Paris"}
+    assert done.messages[2]["tool_call_id"] == call["id"]
+    assert json.loads(done.messages[2]["content"])["city"] == "Paris"
+    assert done.reply.content == done.messages[-1]["content"]
+    assert ask == [{"role": "user", "content": "What is the weather in Paris?"}]
+
+
+def test_a_call_can_be_demanded_and_forbidden(tiny: Clover) -> None:
+    tools = [
+        {
+            "type": "function",
+            "function": {
+                "name": "get_weather", "description": "The weather of a city.",
+                "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+            },
+        }
+    ]  # fmt: skip
+    reply = tiny.chat(ADD, tools=tools, tool_choice="required", temperature=0, max_tokens=200)
+    assert [call.name for call in reply.tool_calls] == ["get_weather"]
+    assert set(reply.tool_calls[0].parsed) == {"city"}
+    assert reply.finish_reason == "tool_calls"
+    ask = [{"role": "user", "content": "What is the weather in Paris?"}]
+    assert not tiny.chat(ask, tools=tools, tool_choice="none", temperature=0, max_tokens=60).tool_calls
+
+
+def test_a_session_remembers_and_reads_only_what_is_new(tiny: Clover) -> None:
+    session = tiny.session(temperature=0)
+    session.send("My name is Anna.")
+    reply = session.send("What is my name?")
+    assert "Anna" in reply.content
+    assert [message["role"] for message in session.messages] == ["user", "assistant"] * 2
+    assert reply.stats.n_prompt_reused > 0
+    assert reply.stats.n_prompt_read + reply.stats.n_prompt_reused == reply.stats.n_prompt
+    again = [piece.reply for piece in session.retry()][-1]
+    assert again is not None
+    assert again.content == reply.content
+    assert len(session.messages) == 4
+    session.clear()
+    assert session.messages == []
+    with pytest.raises(UsageError, match="no answer"):
+        session.retry()
+
+
+def test_a_turn_that_fails_leaves_the_session_as_it_was(tiny: Clover) -> None:
+    session = tiny.session(temperature=0)
+    session.send("My name is Anna.")
+    before = list(session.messages)
+    session.options["max_tokens"] = -1
+    with pytest.raises(UsageError, match="max_tokens"):
+        session.send("What is my name?")
+    assert session.messages == before
+    session.options["max_tokens"] = 2
+    stream = session.stream("What is my name?")
+    next(stream)
+    stream.close()  # type: ignore[attr-defined]
+    assert session.messages == before
+
+
+def test_an_answer_that_was_cancelled_is_kept_as_far_as_it_came(tiny: Clover) -> None:
+    session = tiny.session(temperature=0, ignore_eos=True, thinking=False)
+    stream = session.stream("What is 12 + 7?")
+    first = next(stream)
+    threading.Thread(target=tiny.cancel).start()
+    pieces = [first, *stream]
+    reply = pieces[-1].reply
+    assert reply is not None
+    assert reply.finish_reason == "cancelled"
+    assert session.messages[-1]["content"] == "".join(piece.content for piece in pieces)
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [
+        ({"think_budget": -1}, "think_budget"),
+        ({"think_budget": 5, "speculation": BlockDiffusion(block=8)}, "think_budget"),
+        (
+            {"think_budget": 5, "speculation": DraftSelf(adaptive=False, accept_ratio=0.5), "temperature": 0},
+            "think_budget",
+        ),
+        ({"grammar": 'root ::= "a"'}, "grammar"),
+        ({"json_schema": SCHEMA}, "json_schema"),
+        ({"response_format": SCHEMA, "speculation": BlockDiffusion(block=8)}, "speculation"),
+        ({"response_format": "yaml"}, "response_format"),
+        ({"tools": "all"}, "tools"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"max_tokens": -1}, "max_tokens"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(tiny: Clover, options: dict[str, Any], option: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        tiny.chat(ADD, **options)
+    assert caught.value.option == option
+
+
+def test_messages_of_another_kind_are_refused(tiny: Clover) -> None:
+    image = [{"type": "image_url", "image_url": {"url": "data:,"}}]
+    for messages in ("What?", [], [{"role": "user", "content": image}], [{"role": "robot", "content": "a"}]):
+        with pytest.raises(UsageError) as caught:
+            tiny.chat(messages)  # type: ignore[arg-type]
+        assert caught.value.option == "messages"

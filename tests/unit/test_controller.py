@@ -1,0 +1,161 @@
+"""The controller of drafting in simulated worlds: its cost against plain steps, and against the best fixed draft."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from dataclasses import dataclass
+
+import pytest
+
+from pyclover.engine.controller import Controller
+from pyclover.errors import UsageError
+
+NOISE = 0.05  # of each time; one in 200 steps takes five times as long
+N_TOKENS = 2000
+
+
+@dataclass(frozen=True)
+class World:
+    """Costs in plain steps, and the acceptance of each place of a draft."""
+
+    preview: float
+    preview_row: float
+    verify_row: float
+    verify_power: float
+    rollback: float
+    acceptance: tuple[float, ...]
+
+    def preview_s(self, n: int) -> float:
+        return self.preview + self.preview_row * (n + 1)
+
+    def verify_s(self, n: int) -> float:
+        return 1 + self.verify_row * n**self.verify_power
+
+    def time_per_token(self, n: int) -> float:
+        """Expected; 1 for plain steps."""
+        if n == 0:
+            return 1
+        tokens = whole = 1.0
+        for a in self.acceptance[:n]:
+            whole *= a
+            tokens += whole
+        return (self.preview_s(n) + self.verify_s(n) + (1 - whole) * self.rollback) / tokens
+
+
+def some_world(rng: random.Random) -> World:
+    first, fall = rng.uniform(0.15, 0.99), rng.uniform(0.9, 1)
+    return World(
+        rng.uniform(0.7, 2.2), rng.uniform(0, 0.05), rng.uniform(0, 0.5), rng.uniform(0.5, 1), rng.uniform(0, 1),
+        tuple(first * fall**i for i in range(31)),
+    )  # fmt: skip
+
+
+def time_of(controller: Controller, worlds: list[World], rng: random.Random) -> float:
+    """Of N_TOKENS tokens, an equal part in each world, one after the other."""
+
+    def noisy(seconds: float) -> float:
+        return seconds * max(0.5, rng.gauss(1, NOISE)) * (5 if rng.random() < 0.005 else 1)
+
+    total = 0.0
+    done = 0
+    to_undo = False
+    while done < N_TOKENS:
+        world = worlds[min(done * len(worlds) // N_TOKENS, len(worlds) - 1)]
+        n = controller.choose(N_TOKENS - done)
+        if to_undo:
+            total += (seconds := noisy(world.rollback))
+            controller.saw_rollback(seconds)
+        if n == 0:
+            total += (seconds := noisy(1))
+            controller.saw_plain(seconds)
+            done += 1
+            to_undo = False
+            continue
+        accepted = 0
+        while accepted < n and rng.random() < world.acceptance[accepted]:
+            accepted += 1
+        preview, verify = noisy(world.preview_s(n)), noisy(world.verify_s(n))
+        controller.saw_round(n, accepted, preview, verify)
+        total += preview + verify
+        done += accepted + 1
+        to_undo = accepted < n
+    return total
+
+
+def ratios(start_plain: bool, n_worlds: int, drifting: bool) -> tuple[list[float], list[float]]:
+    """Speed against plain steps, and against the best fixed draft, in each world; sorted."""
+    rng = random.Random(20)
+    against_plain, against_best = [], []
+    slower = 1 + 4 * 0.005  # a plain step's mean time, with its outliers
+    for i in range(n_worlds):
+        a, b = some_world(rng), some_world(rng)
+        worlds = [a, b, a, b] if drifting else [a]
+        n_max = (3, 7, 15, 31)[i % 4]
+        seconds = time_of(Controller(n_max, start_plain=start_plain), worlds, rng)
+        best = min(statistics.mean(world.time_per_token(n) for world in worlds) for n in range(n_max + 1))
+        against_plain.append(N_TOKENS * slower / seconds)
+        against_best.append(N_TOKENS * slower * best / seconds)
+    return sorted(against_plain), sorted(against_best)
+
+
+@pytest.mark.parametrize("drifting", [False, True])
+@pytest.mark.parametrize("start_plain", [True, False])
+def test_never_much_below_plain_and_near_the_best(start_plain: bool, drifting: bool) -> None:
+    n_worlds = 125  # times four: 500 in all
+    against_plain, against_best = ratios(start_plain, n_worlds, drifting)
+    assert against_plain[0] >= 0.96  # 0.97 and a standard deviation of the noise of 2,000 steps
+    assert against_plain[n_worlds // 50] >= 0.97
+    assert statistics.median(against_best) >= 0.95
+    assert against_best[n_worlds // 10] >= 0.85
+
+
+def test_a_draft_that_always_hits_is_used_and_one_that_never_hits_is_not() -> None:
+    hits = Controller(15, start_plain=True)
+    misses = Controller(15, start_plain=True)
+    for controller, accepted in ((hits, True), (misses, False)):
+        for _ in range(300):
+            n = controller.choose()
+            if n == 0:
+                controller.saw_plain(1.0)
+            else:
+                controller.saw_round(n, n if accepted else 0, 1.1, 1.0 + 0.05 * n)
+    assert hits.state.best == 15
+    assert misses.state.best == 0
+    assert hits.state.n_rounds > 10 * hits.state.n_plain
+    assert misses.state.n_plain > 10 * misses.state.n_rounds
+    assert hits.state.acceptance[0] > 0.9
+    assert misses.state.acceptance[0] < 0.5
+
+
+def test_no_more_is_drafted_than_is_left() -> None:
+    controller = Controller(15, start_plain=False)
+    assert controller.choose(1) == 0
+    assert controller.choose(4) <= 3
+
+
+def test_a_change_is_noticed() -> None:
+    controller = Controller(7, start_plain=True)
+
+    def run(accepts: bool, n_steps: int) -> int:
+        drafted = 0
+        for _ in range(n_steps):
+            n = controller.choose()
+            drafted += n > 0
+            if n == 0:
+                controller.saw_plain(1.0)
+            else:
+                controller.saw_round(n, n if accepts else 0, 1.1, 1.3)
+        return drafted
+
+    assert run(False, 300) < 30
+    run(True, 400)
+    assert run(True, 100) > 80
+    run(False, 100)
+    assert run(False, 100) < 20
+
+
+@pytest.mark.parametrize("n_max", [0, 32])
+def test_lengths_out_of_range_are_refused(n_max: int) -> None:
+    with pytest.raises(UsageError, match="1 to 31"):
+        Controller(n_max, start_plain=True)
