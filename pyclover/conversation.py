@@ -32,8 +32,9 @@ class Turn:
     """All that the generation of one answer needs.
 
     Attributes:
-        prompt: token ids; n_stable of them are the conversation so far, the others open the answer. prepared: how the answer is to be read. tags: special tokens that are tags, id -> text.
-        sampling: for the sampler. schema: that the answer follows.
+        prompt: token ids; n_stable of them are the conversation so far, the others open the answer.
+        prepared: how the answer is to be read. tags: special tokens that are tags, id -> text.
+        sampling: for the sampler. schema: that the answer follows. stops: strings that end it.
     """
 
     prompt: tuple[int, ...]

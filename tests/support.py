@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+import pyclover
+
 ROOT = Path(__file__).resolve().parent.parent
 ORACLE = ROOT / "tests" / "oracle"
 
@@ -62,3 +64,8 @@ def split_by_gguf_py(source: Path, folder: Path, rename: Callable[[str], str] = 
     writer.write_tensors_to_file()
     writer.close()
     return sorted(folder.glob("m-*.gguf"))
+
+
+def fixed_draft(**settings: Any) -> pyclover.DraftSelf:
+    """Drafts of one length, whatever they cost: its statistics do not depend on the machine."""
+    return pyclover.DraftSelf(**{"adaptive": False, **settings})

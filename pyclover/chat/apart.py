@@ -24,7 +24,7 @@ from pyclover.errors import ClosedError, TemplateError, UsageError
 
 TIME_LIMIT_S = 10.0
 TIME_PER_BYTE_S = 20e-6  # more for long conversations; a well-behaved template takes a tenth of it
-WALL_FACTOR = 6  # of that: on a machine that is busy, a good template waits for the processor
+WALL_FACTOR = 12  # of that: on a machine that is busy, a good template waits for the processor
 MEMORY_LIMIT_BYTES = 1 << 30
 START_LIMIT_S = 20.0
 _POLL_S = 0.02

@@ -354,8 +354,8 @@ SPECULATION.add(
 
 SPECULATION.add(
     "--spec-draft-adaptive/--no-spec-draft-adaptive", name="adaptive", default=None,
-    help="Draft only while it is measured to be faster than plain steps, and as many tokens as pay best. [default: yes; "
-    "no with relaxed acceptance]",
+    help="Draft only while it is measured to be faster than plain steps, and as many tokens as pay best. [default: "
+    "yes, but no with relaxed acceptance]",
 )  # fmt: skip
 
 DIFFUSION = Options("Block diffusion (the model's native mode, greedy)")

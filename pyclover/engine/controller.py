@@ -1,4 +1,4 @@
-"""Whether drafting pays: decided before each step, from what steps have cost and drafts have brought on this machine."""
+"""Whether drafting pays: decided before each step, from what steps have cost and drafts have brought here."""
 
 from __future__ import annotations
 

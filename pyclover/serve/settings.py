@@ -17,6 +17,7 @@ from pyclover.serve import keys
 from pyclover.serve.address import Endpoint, check_host
 
 MAX_SLOTS = 64
+IDLE_S = 120  # a client that sends or takes nothing for so long in the middle of a request is given up
 # what a request may leave out; everything else of the sampler is the request's own business
 DEFAULTS = ("temperature", "top_k", "top_p", "min_p", "seed")
 
@@ -94,7 +95,7 @@ class ServerSettings:
         """As arguments of `llama serve`; keys are not among them, for everybody can read those."""
         out: list[str | int | float] = [
             "--host", self.host, "--jinja", "--offline", "-fit", "off", "-np", self.n_slots, "--kv-unified",
-            "--cors-origins", self.cors_origins,
+            "--cors-origins", self.cors_origins, "--timeout", IDLE_S,
         ]  # fmt: skip
         out += ["--metrics"] if self.metrics else []
         out += ["--rpc", ",".join(map(str, self.rpc))] if self.rpc else []

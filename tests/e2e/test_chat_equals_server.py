@@ -29,9 +29,12 @@ WEATHER = {
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
     },
 }  # fmt: skip
+PARIS = {"name": "get_weather", "arguments": '{"city":"Paris"}'}
 PERSON = {
-    "type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}, "required": ["name", "age"],
-}  # fmt: skip
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+}
 
 
 def user(text: str) -> dict[str, str]:
@@ -59,9 +62,7 @@ CASES: dict[str, dict[str, Any]] = {
             user("What is the weather in Paris?"),
             {
                 "role": "assistant", "content": "",
-                "tool_calls": [
-                    {"id": "a", "type": "function", "function": {"name": "get_weather", "arguments": '{"city":"Paris"}'}}
-                ],
+                "tool_calls": [{"id": "a", "type": "function", "function": PARIS}],
             },
             {"role": "tool", "tool_call_id": "a", "content": '{"temperature": 21, "sky": "sunny"}'},
         ],

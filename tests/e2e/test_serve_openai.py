@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import socket
@@ -106,24 +107,36 @@ def test_max_tokens_and_stop(client: Any) -> None:
 
 
 def test_a_seed_repeats_the_text(client: Any) -> None:
+    wild = {"top_k": 0, "min_p": 0}  # the tiny model is sure of itself
+
     def text(seed: int) -> str:
-        answer = ask(client, temperature=1.5, seed=seed, max_tokens=24)
+        answer = ask(client, temperature=3, top_p=1, seed=seed, max_tokens=24, extra_body=wild)
         return f"{answer.choices[0].message.reasoning_content}|{answer.choices[0].message.content}"
 
     assert text(7) == text(7)
     assert len({text(seed) for seed in range(6)}) > 1
 
 
-def test_logprobs(client: Any) -> None:
+def check_logprobs(client: Any) -> None:
     answer = ask(client, logprobs=True, top_logprobs=3, max_tokens=5)
     content = answer.choices[0].logprobs.content
     assert len(content) == 5
     for token in content:
-        assert token.logprob <= 0
+        assert token.logprob < 0
         assert len(token.top_logprobs) == 3
         best = [t.logprob for t in token.top_logprobs]
         assert best == sorted(best, reverse=True)
         assert token.token == token.top_logprobs[0].token  # greedy
+
+
+@pytest.mark.xfail(strict=True, reason="llama.cpp's server gives accepted drafted tokens no probabilities")
+def test_logprobs_with_drafts(client: Any) -> None:
+    check_logprobs(client)
+
+
+def test_logprobs() -> None:
+    with serve("tiny", port=0, fit=False) as plain:
+        check_logprobs(openai.OpenAI(base_url=f"{plain.url}/v1", api_key="none", timeout=60))
 
 
 def test_a_json_schema_is_kept(client: Any) -> None:
@@ -166,18 +179,18 @@ def test_what_the_client_sees_of_errors(server: Server, client: Any) -> None:
     assert "19" in ask(client).choices[0].message.content  # and goes on
 
 
-def test_a_body_without_end_is_refused(server: Server) -> None:
-    """100 MiB is the most; more is refused by its length alone, or the connection is ended."""
+def test_a_body_of_more_than_100_mib_is_refused(server: Server, client: Any) -> None:
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n"
-    head += f"Content-Length: {1 << 40}\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as s:
+    head += f"Content-Length: {101 << 20}\r\n\r\n"
+    answer = b""
+    # the server may hang up before all is sent
+    with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", server.port), timeout=60) as s:
         s.sendall(head.encode())
-        try:
-            answer = s.recv(64)
-        except ConnectionResetError:
-            answer = b""
+        for _ in range(101):
+            s.sendall(b" " * (1 << 20))
+        answer = s.recv(64)
     assert answer == b"" or answer.startswith(b"HTTP/1.1 413")
-    assert all(not slot["is_processing"] for slot in slots(server))
+    assert "19" in ask(client).choices[0].message.content
 
 
 def test_a_client_that_leaves_stops_the_work(server: Server, client: Any) -> None:

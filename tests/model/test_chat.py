@@ -8,15 +8,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from support import fixed_draft
 
 import pyclover
-from pyclover import BlockDiffusion, ChatPiece, Clover, DraftSelf, UsageError
+from pyclover import BlockDiffusion, ChatPiece, Clover, UsageError
 
 ADD = [{"role": "user", "content": "What is 12 + 7?"}]
 SPELL = [{"role": "user", "content": "Spell the word planet backwards."}]
 SCHEMA = {
-    "type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}, "required": ["name", "age"],
-}  # fmt: skip
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+}
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +59,7 @@ def gathered(pieces: Iterator[ChatPiece]) -> tuple[str, str, list[int], pyclover
     return content, reasoning, tokens, reply
 
 
-@pytest.mark.parametrize("speculation", [None, DraftSelf(adaptive=False, n_max=3), DraftSelf(adaptive=False, n_max=15)])
+@pytest.mark.parametrize("speculation", [None, fixed_draft(n_max=3), fixed_draft(n_max=15)])
 def test_pieces_are_the_whole_and_drafting_changes_nothing(tiny: Clover, speculation: Any) -> None:
     plain = tiny.chat(SPELL, temperature=0)
     content, reasoning, tokens, reply = gathered(tiny.chat_stream(SPELL, temperature=0, speculation=speculation))
@@ -66,7 +69,7 @@ def test_pieces_are_the_whole_and_drafting_changes_nothing(tiny: Clover, specula
 
 
 def test_drafted_tokens_are_marked(tiny: Clover) -> None:
-    pieces = list(tiny.chat_stream(SPELL, temperature=0, speculation=DraftSelf(adaptive=False, n_max=7)))
+    pieces = list(tiny.chat_stream(SPELL, temperature=0, speculation=fixed_draft(n_max=7)))
     reply = pieces[-1].reply
     assert reply is not None
     n_drafted = sum(len(piece.tokens) for piece in pieces if piece.drafted)
@@ -87,7 +90,7 @@ def test_block_diffusion_shows_its_blocks(tiny: Clover) -> None:
     assert reply.stats.mode == "block diffusion"
 
 
-@pytest.mark.parametrize("speculation", [None, DraftSelf(adaptive=False, n_max=7)])
+@pytest.mark.parametrize("speculation", [None, fixed_draft(n_max=7)])
 @pytest.mark.parametrize("budget", [0, 1, 5])
 def test_a_budget_ends_the_thought_and_the_answer_follows(tiny: Clover, speculation: Any, budget: int) -> None:
     whole = tiny.chat(SPELL, temperature=0)
@@ -231,7 +234,7 @@ def test_an_answer_that_was_cancelled_is_kept_as_far_as_it_came(tiny: Clover) ->
         ({"think_budget": -1}, "think_budget"),
         ({"think_budget": 5, "speculation": BlockDiffusion(block=8)}, "think_budget"),
         (
-            {"think_budget": 5, "speculation": DraftSelf(adaptive=False, accept_ratio=0.5), "temperature": 0},
+            {"think_budget": 5, "speculation": fixed_draft(accept_ratio=0.5), "temperature": 0},
             "think_budget",
         ),
         ({"grammar": 'root ::= "a"'}, "grammar"),

@@ -23,7 +23,7 @@ from pyclover.errors import ClosedError, TemplateError, UsageError
 
 HELLO = [{"role": "user", "content": "hi"}]
 SIMPLE = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[a]{% endif %}"
-LIMIT_S = 2.0  # of processor time
+LIMIT_S = 3.0  # of processor time
 LIMIT_BYTES = 256 << 20
 SLACK_S = WALL_FACTOR * LIMIT_S + 30  # the machine may be busy; a template that is not stopped would run for hours
 

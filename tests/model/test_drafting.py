@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from model.gguf_parts import build, parse
-from support import EXACT, ORACLE
+from support import EXACT, ORACLE, fixed_draft
 
 import pyclover
 from pyclover import BlockDiffusion, DraftSelf
@@ -66,7 +66,7 @@ def test_greedy_text_is_that_of_plain_decoding(name: str, n_max: int) -> None:
         for prompt in prompts(25):
             ids = m.tokenize(prompt)
             plain = m.generate(ids, max_tokens=32, temperature=0)
-            drafted = m.generate(ids, max_tokens=32, temperature=0, speculation=DraftSelf(adaptive=False, n_max=n_max))
+            drafted = m.generate(ids, max_tokens=32, temperature=0, speculation=fixed_draft(n_max=n_max))
             if drafted.tokens == plain.tokens:
                 assert (drafted.text, drafted.finish_reason) == (plain.text, plain.finish_reason)
                 continue
@@ -79,15 +79,15 @@ def test_a_seed_gives_the_text_of_plain_sampling(either: pyclover.Clover) -> Non
     for seed in range(20):
         options: dict[str, Any] = {"max_tokens": 24, "temperature": 0.8, "seed": seed}
         plain = either.generate("The quick brown fox", **options)
-        first = either.generate("The quick brown fox", **options, speculation=DraftSelf(adaptive=False, n_max=5))
-        again = either.generate("The quick brown fox", **options, speculation=DraftSelf(adaptive=False, n_max=5))
+        first = either.generate("The quick brown fox", **options, speculation=fixed_draft(n_max=5))
+        again = either.generate("The quick brown fox", **options, speculation=fixed_draft(n_max=5))
         assert first.tokens == again.tokens == plain.tokens
 
 
 def test_the_distribution_is_that_of_plain_sampling(snapshots: pyclover.Clover) -> None:
     """Chi-square over the first three tokens of 2 x 2,500 samples; seeds of the two halves do not meet."""
     counts: list[Counter[tuple[int, ...]]] = []
-    for half, speculation in enumerate((None, DraftSelf(adaptive=False, n_max=2))):
+    for half, speculation in enumerate((None, fixed_draft(n_max=2))):
         seen: Counter[tuple[int, ...]] = Counter()
         for seed in range(2500):
             got = snapshots.generate(
@@ -130,7 +130,7 @@ def fresh() -> Iterator[pyclover.Clover]:
 def test_the_state_after_every_round(n_max: int, either: pyclover.Clover, fresh: pyclover.Clover) -> None:
     ids = either.tokenize("The quick brown fox")
     tokens: list[int] = []
-    for piece in either.stream(ids, max_tokens=40, temperature=0, speculation=DraftSelf(adaptive=False, n_max=n_max)):
+    for piece in either.stream(ids, max_tokens=40, temperature=0, speculation=fixed_draft(n_max=n_max)):
         tokens += piece.tokens
         if piece.tokens:
             check_memory(either, fresh, ids + tokens[:-1])
@@ -149,7 +149,7 @@ def accepted_run(m: pyclover.Clover, ids: list[int], settings: DraftSelf) -> tup
 
 
 def test_a_stop_inside_an_accepted_run(either: pyclover.Clover, fresh: pyclover.Clover) -> None:
-    settings = DraftSelf(adaptive=False, n_max=7)
+    settings = fixed_draft(n_max=7)
     n_tried = 0
     for prompt in prompts(40, seed=3):
         ids = either.tokenize(prompt)
@@ -180,7 +180,7 @@ def test_an_end_token_inside_a_run_ends_it(either: pyclover.Clover, fresh: pyclo
     for prompt in prompts(30, seed=5):
         ids = either.tokenize(prompt)
         plain = fresh.generate(ids, max_tokens=40, temperature=0, logit_bias=bias)
-        got = either.generate(ids, max_tokens=40, temperature=0, logit_bias=bias, speculation=DraftSelf(adaptive=False, n_max=7))
+        got = either.generate(ids, max_tokens=40, temperature=0, logit_bias=bias, speculation=fixed_draft(n_max=7))
         assert (got.tokens, got.finish_reason) == (plain.tokens, plain.finish_reason)
         n_ended += got.finish_reason == "stop"
         held = either._context.tokens()
@@ -192,12 +192,12 @@ def test_an_end_token_inside_a_run_ends_it(either: pyclover.Clover, fresh: pyclo
 def test_cancel_between_rounds(either: pyclover.Clover, fresh: pyclover.Clover) -> None:
     ids = either.tokenize("The quick brown fox")
     reason = None
-    for n, piece in enumerate(either.stream(ids, max_tokens=200, temperature=0, speculation=DraftSelf(adaptive=False, n_max=7))):
+    for n, piece in enumerate(either.stream(ids, max_tokens=200, temperature=0, speculation=fixed_draft(n_max=7))):
         if n == 2:
             either.cancel()
         reason = piece.finish_reason
     assert reason == "cancelled"
-    got = either.generate(ids, max_tokens=20, temperature=0, speculation=DraftSelf(adaptive=False, n_max=7))
+    got = either.generate(ids, max_tokens=20, temperature=0, speculation=fixed_draft(n_max=7))
     assert got.tokens == fresh.generate(ids, max_tokens=20, temperature=0).tokens
 
 
@@ -206,7 +206,7 @@ def test_to_the_end_of_the_context(n_rs_seq: int) -> None:
     for n_ctx in (20, 24, 33):
         with pyclover.Clover(TINY, n_ctx=n_ctx, n_rs_seq=n_rs_seq, **EXACT) as m:
             plain = m.generate("The quick brown fox", temperature=0)
-            drafted = m.generate("The quick brown fox", temperature=0, speculation=DraftSelf(adaptive=False, n_max=7))
+            drafted = m.generate("The quick brown fox", temperature=0, speculation=fixed_draft(n_max=7))
             assert drafted.tokens == plain.tokens
             assert drafted.finish_reason == plain.finish_reason == "length"
             blocks = m.generate("The quick brown fox", speculation=BlockDiffusion())
@@ -216,7 +216,7 @@ def test_to_the_end_of_the_context(n_rs_seq: int) -> None:
 def test_a_preview_keeps_every_byte_of_the_memory(either: pyclover.Clover) -> None:
     """Also while a rollback is pending, and sampling goes on with the same random numbers."""
     ids = either.tokenize("The quick brown fox")
-    either.generate(ids, max_tokens=9, temperature=0, speculation=DraftSelf(adaptive=False, n_max=7))
+    either.generate(ids, max_tokens=9, temperature=0, speculation=fixed_draft(n_max=7))
     context = either._context
     from pyclover.engine import blocks
 
@@ -248,7 +248,7 @@ def test_other_settings_stay_close(options: dict[str, Any], tiny: pyclover.Clove
         limit = 5 * max(1e-3, float(np.abs(m.logits(ids) - tiny.logits(ids)).max()))
         np.testing.assert_allclose(got, want, rtol=0, atol=limit)
         if options != {"n_batch": 8, "n_ubatch": 8}:
-            result = m.generate(ids, max_tokens=12, temperature=0, speculation=DraftSelf(adaptive=False, n_max=7))
+            result = m.generate(ids, max_tokens=12, temperature=0, speculation=fixed_draft(n_max=7))
             assert result.stats.n_generated > 0
 
 
@@ -302,7 +302,7 @@ def test_coresets_as_the_reference_chooses_them(name: str, rule: dict[str, Any],
 
 def test_what_cannot_draft_says_why(tmp_path: Path) -> None:
     with pyclover.Clover(NO_PREVIEW, n_ctx=64, n_threads=1) as m:
-        for settings in (DraftSelf(adaptive=False), BlockDiffusion()):
+        for settings in (fixed_draft(), BlockDiffusion()):
             with pytest.raises(pyclover.SpeculationUnavailableError, match="no preview tensors"):
                 m.generate("a", max_tokens=4, speculation=settings)
         with pytest.raises(pyclover.SpeculationUnavailableError, match="no preview tensors"):
@@ -317,26 +317,26 @@ def test_what_cannot_draft_says_why(tmp_path: Path) -> None:
         pyclover.Clover(tmp_path / "m.gguf", n_ctx=64, n_threads=1) as m,
         pytest.raises(pyclover.SpeculationUnavailableError, match="mask_token_id"),
     ):
-        m.generate("a", speculation=DraftSelf(adaptive=False))
+        m.generate("a", speculation=fixed_draft())
 
 
 @pytest.mark.parametrize(
     ("make", "option"),
     [
-        (lambda: DraftSelf(adaptive=False, n_max=0), "n_max"),
-        (lambda: DraftSelf(adaptive=False, n_max=32), "n_max"),
-        (lambda: DraftSelf(adaptive=False, n_max=-1), "n_max"),
-        (lambda: DraftSelf(adaptive=False, n_max=True), "n_max"),
-        (lambda: DraftSelf(adaptive=False, n_max=2.0), "n_max"),  # type: ignore[arg-type]
-        (lambda: DraftSelf(adaptive=False, n_max=10**5000), "n_max"),
-        (lambda: DraftSelf(adaptive=False, p_min=10**5000), "p_min"),
-        (lambda: DraftSelf(adaptive=False, accept_ratio=1.5), "accept_ratio"),
-        (lambda: DraftSelf(adaptive=False, accept_delta=-1), "accept_delta"),
-        (lambda: DraftSelf(adaptive=False, accept_delta=float("nan")), "accept_delta"),
-        (lambda: DraftSelf(adaptive=False, block=1), "block"),
-        (lambda: DraftSelf(adaptive=False, block=33), "block"),
-        (lambda: DraftSelf(adaptive=False, steps=0), "steps"),
-        (lambda: DraftSelf(adaptive=False, p_min=2), "p_min"),
+        (lambda: fixed_draft(n_max=0), "n_max"),
+        (lambda: fixed_draft(n_max=32), "n_max"),
+        (lambda: fixed_draft(n_max=-1), "n_max"),
+        (lambda: fixed_draft(n_max=True), "n_max"),
+        (lambda: fixed_draft(n_max=2.0), "n_max"),  # type: ignore[arg-type]
+        (lambda: fixed_draft(n_max=10**5000), "n_max"),
+        (lambda: fixed_draft(p_min=10**5000), "p_min"),
+        (lambda: fixed_draft(accept_ratio=1.5), "accept_ratio"),
+        (lambda: fixed_draft(accept_delta=-1), "accept_delta"),
+        (lambda: fixed_draft(accept_delta=float("nan")), "accept_delta"),
+        (lambda: fixed_draft(block=1), "block"),
+        (lambda: fixed_draft(block=33), "block"),
+        (lambda: fixed_draft(steps=0), "steps"),
+        (lambda: fixed_draft(p_min=2), "p_min"),
         (lambda: BlockDiffusion(threshold=1.1), "threshold"),
         (lambda: BlockDiffusion(block=0), "block"),
         (lambda: BlockDiffusion(max_steps=0), "max_steps"),
@@ -350,9 +350,9 @@ def test_settings_out_of_range(make: Any, option: str) -> None:
 
 def test_requests_that_do_not_fit_a_mode(tiny: pyclover.Clover) -> None:
     with pytest.raises(pyclover.UsageError, match="temperature=0"):
-        tiny.generate("a", speculation=DraftSelf(adaptive=False, accept_ratio=0.9))
+        tiny.generate("a", speculation=fixed_draft(accept_ratio=0.9))
     with pytest.raises(pyclover.UsageError, match="repeat_penalty"):
-        tiny.generate("a", temperature=0, repeat_penalty=1.2, speculation=DraftSelf(adaptive=False, accept_ratio=0.9))
+        tiny.generate("a", temperature=0, repeat_penalty=1.2, speculation=fixed_draft(accept_ratio=0.9))
     with pytest.raises(pyclover.UsageError, match="top_k"):
         tiny.generate("a", top_k=3, speculation=BlockDiffusion())
     with pytest.raises(pyclover.UsageError, match="speculation"):
@@ -364,7 +364,11 @@ def test_steps_and_p_min(tiny: pyclover.Clover) -> None:
     """Any draft gives the same text; more steps make more previews, a certain draft is short."""
     ids = tiny.tokenize("The quick brown fox")
     plain = tiny.generate(ids, max_tokens=24, temperature=0)
-    for settings in (DraftSelf(adaptive=False, n_max=6, steps=3), DraftSelf(adaptive=False, n_max=6, p_min=0.9), DraftSelf(adaptive=False, n_max=4, block=16, steps=2)):
+    for settings in (
+        fixed_draft(n_max=6, steps=3),
+        fixed_draft(n_max=6, p_min=0.9),
+        fixed_draft(n_max=4, block=16, steps=2),
+    ):
         got = tiny.generate(ids, max_tokens=24, temperature=0, speculation=settings)
         assert got.tokens == plain.tokens
         if settings.p_min == 0:

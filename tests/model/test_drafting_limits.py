@@ -10,10 +10,10 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from support import EXACT, ORACLE
+from support import EXACT, ORACLE, fixed_draft
 
 import pyclover
-from pyclover import BlockDiffusion, BlockParams, DraftSelf
+from pyclover import BlockDiffusion, BlockParams
 
 TINY = ORACLE / "expected_preview" / "tiny_a_preview.gguf"
 CHAT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
@@ -51,10 +51,10 @@ def test_a_preview_that_is_too_long_says_how_much_it_needs(tiny: pyclover.Clover
 @pytest.mark.parametrize(
     ("options", "settings", "option"),
     [
-        ({"n_ubatch": 7}, DraftSelf(adaptive=False, n_max=7), "n_ubatch"),
-        ({"n_ubatch": 8}, DraftSelf(adaptive=False, n_max=3, block=32), "n_ubatch"),
-        ({"n_batch": 4}, DraftSelf(adaptive=False, n_max=15), "n_ubatch"),  # llama.cpp makes the ubatch as small
-        ({"n_batch": 1}, DraftSelf(adaptive=False, n_max=1), "n_ubatch"),
+        ({"n_ubatch": 7}, fixed_draft(n_max=7), "n_ubatch"),
+        ({"n_ubatch": 8}, fixed_draft(n_max=3, block=32), "n_ubatch"),
+        ({"n_batch": 4}, fixed_draft(n_max=15), "n_ubatch"),  # llama.cpp makes the ubatch as small
+        ({"n_batch": 1}, fixed_draft(n_max=1), "n_ubatch"),
         ({"n_ubatch": 4}, BlockDiffusion(block=5), "n_ubatch"),
         ({"n_batch": 2}, BlockDiffusion(), "n_ubatch"),
     ],
@@ -68,7 +68,7 @@ def test_batches_too_small_for_the_rows(options: dict[str, int], settings: Any, 
 def test_batches_just_large_enough() -> None:
     with pyclover.Clover(TINY, n_ctx=64, **{**EXACT, "n_ubatch": 8}) as m:
         plain = m.generate([5, 6], temperature=0, max_tokens=20)
-        drafted = m.generate([5, 6], temperature=0, max_tokens=20, speculation=DraftSelf(adaptive=False, n_max=7))
+        drafted = m.generate([5, 6], temperature=0, max_tokens=20, speculation=fixed_draft(n_max=7))
         assert drafted.tokens == plain.tokens
         assert drafted.stats.drafted_by_position[0] > 0
         assert m.generate([5, 6], temperature=0, max_tokens=8, speculation=BlockDiffusion(block=8)).tokens
@@ -78,7 +78,7 @@ def test_batches_just_large_enough() -> None:
 def test_contexts_smaller_than_a_draft(n_ctx: int) -> None:
     """A draft is as long as there is room for; the text is the same to the last token."""
     with pyclover.Clover(TINY, n_ctx=n_ctx, **EXACT) as m:
-        settings = DraftSelf(adaptive=False, n_max=min(7, n_ctx - 1))
+        settings = fixed_draft(n_max=min(7, n_ctx - 1))
         plain = m.generate([5, 6], temperature=0, ignore_eos=True)
         assert m.generate([5, 6], temperature=0, ignore_eos=True, speculation=settings).tokens == plain.tokens
         assert len(plain.tokens) == n_ctx - 1
@@ -92,9 +92,9 @@ def test_more_states_than_a_batch_allows_names_the_option() -> None:
 @pytest.mark.parametrize(
     ("make", "option"),
     [
-        (lambda: DraftSelf(adaptive=False, n_max=7, block=3), "block"),
-        (lambda: DraftSelf(adaptive=False, n_max=31, block=31), "block"),
-        (lambda: DraftSelf(adaptive=False, n_max=3, steps=4), "steps"),
+        (lambda: fixed_draft(n_max=7, block=3), "block"),
+        (lambda: fixed_draft(n_max=31, block=31), "block"),
+        (lambda: fixed_draft(n_max=3, steps=4), "steps"),
     ],
 )
 def test_rows_and_steps_that_do_not_go_with_n_max(make: Any, option: str) -> None:
@@ -107,7 +107,7 @@ def test_relaxed_acceptance_goes_with_nothing_else(name: str, tiny: pyclover.Clo
         "ignore_eos": True, "logit_bias": {5: 1.0}, "repeat_penalty": 1.1, "dry_multiplier": 0.8,
         "grammar": 'root ::= "x"',
     }[name]  # fmt: skip
-    settings = DraftSelf(adaptive=False, accept_ratio=0.9)
+    settings = fixed_draft(accept_ratio=0.9)
     call = lambda: tiny.generate([5], temperature=0, speculation=settings, **{name: value})  # noqa: E731
     assert name in refused("accept_ratio", call)
     assert tiny.generate([5], temperature=1e-31, max_tokens=4, speculation=settings).tokens  # as good as 0
@@ -128,7 +128,7 @@ def test_drafted_tokens_that_were_not_checked_do_not_count() -> None:
         n_seen = 0
         for question in ("What is 12 + 7?", "Hello!", "What is 6 times 7?", "Which is larger, 43 or 58?"):
             pieces = list(
-                m.stream(CHAT.format(question), temperature=0, logit_bias={5: 0.0}, speculation=DraftSelf(adaptive=False, n_max=31))
+                m.stream(CHAT.format(question), temperature=0, logit_bias={5: 0.0}, speculation=fixed_draft(n_max=31))
             )
             stats = pieces[-1].stats
             assert stats is not None
@@ -155,7 +155,7 @@ def test_a_cancel_before_the_commit_counts_what_was_given_out() -> None:
 
 
 def test_save_state_is_not_stopped_by_an_old_cancel(tmp_path: Path, tiny: pyclover.Clover) -> None:
-    stream = tiny.stream([5, 6], temperature=0, max_tokens=30, speculation=DraftSelf(adaptive=False, n_max=7))
+    stream = tiny.stream([5, 6], temperature=0, max_tokens=30, speculation=fixed_draft(n_max=7))
     for _ in range(4):
         next(stream)
     tiny.cancel()
@@ -227,7 +227,7 @@ def test_wrong_settings_of_the_block_pass_leave_plain_decoding(key: str, value: 
             m.generate([5, 6], temperature=0, max_tokens=8).tokens
             == right.generate([5, 6], temperature=0, max_tokens=8).tokens
         )
-        for settings in (DraftSelf(adaptive=False), BlockDiffusion()):
+        for settings in (fixed_draft(), BlockDiffusion()):
             with pytest.raises(pyclover.SpeculationUnavailableError, match=word):
                 m.generate([5], temperature=0, speculation=settings)
 
@@ -236,7 +236,7 @@ def test_a_block_of_one_row_can_draft(tmp_path: Path) -> None:
     path = changed(TINY, tmp_path / "m.gguf", {"clover_moe.diffusion.block_length": 1})
     assert pyclover.inspect(path).capabilities.draft_self
     with pyclover.Clover(path, n_ctx=64, **EXACT) as m:
-        stats = m.generate([5, 6], temperature=0, max_tokens=20, speculation=DraftSelf(adaptive=False, n_max=3)).stats
+        stats = m.generate([5, 6], temperature=0, max_tokens=20, speculation=fixed_draft(n_max=3)).stats
         assert stats.drafted > 0
 
 
@@ -245,7 +245,7 @@ def test_one_missing_tensor_is_named(tmp_path: Path) -> None:
     path = changed(TINY, tmp_path / "m.gguf", {}, {lost: None})  # type: ignore[dict-item]
     assert lost in pyclover.inspect(path).capabilities.draft_self.reason
     with pyclover.Clover(path, n_ctx=64, **EXACT) as m, pytest.raises(pyclover.SpeculationUnavailableError, match=lost):
-        m.generate([5], temperature=0, speculation=DraftSelf(adaptive=False))
+        m.generate([5], temperature=0, speculation=fixed_draft())
 
 
 def test_a_damaged_preview_is_said(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_a_damaged_preview_is_said(tmp_path: Path) -> None:
     broken = np.full(tuple(int(n) for n in reversed(shape)), np.nan, np.float32)
     path = changed(TINY, tmp_path / "m.gguf", {}, {name: broken})
     with pyclover.Clover(path, n_ctx=64, **EXACT) as m:
-        for settings in (DraftSelf(adaptive=False), BlockDiffusion()):
+        for settings in (fixed_draft(), BlockDiffusion()):
             with pytest.raises(pyclover.NativeError, match="NaN"):
                 m.generate([5, 6], temperature=0, max_tokens=8, speculation=settings)
         with pytest.raises(pyclover.NativeError, match="NaN"):

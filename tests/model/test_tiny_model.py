@@ -7,10 +7,10 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from support import EXACT
+from support import EXACT, fixed_draft
 
 import pyclover
-from pyclover import BlockDiffusion, DraftSelf
+from pyclover import BlockDiffusion
 from pyclover.files.embedded import embedded_path
 
 # Everyday wordings; the expected answers are arithmetic and spelling, not the model's own output.
@@ -75,7 +75,7 @@ def test_drafting_keeps_the_text_and_is_mostly_right(tiny: pyclover.Clover) -> N
     drafted = accepted = 0
     for question, _ in QUESTIONS:
         plain = ask(tiny, question)
-        got = ask(tiny, question, speculation=DraftSelf(adaptive=False, n_max=7))
+        got = ask(tiny, question, speculation=fixed_draft(n_max=7))
         assert got.tokens == plain.tokens
         drafted, accepted = drafted + got.stats.drafted, accepted + got.stats.accepted
     assert accepted / drafted > 0.6

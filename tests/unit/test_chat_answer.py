@@ -213,6 +213,16 @@ def test_tokens_in_thoughts_and_the_budget(text: str, budget: int | None, n: int
     assert (answer.n_reasoning, answer.budget_cut) == (n, cut_off)
 
 
+def test_tokens_in_thoughts_are_counted_where_tags_are_text() -> None:
+    parser = AnswerParser(prepare(), budget=4)
+    for character in "Hm \n</think>\n\nYes":
+        parser.push(character.encode())
+    parser.finish()
+    answer = parser.answer
+    assert (answer.content, answer.reasoning) == ("Yes", "Hm \n")
+    assert (answer.n_reasoning, answer.budget_cut) == (4, True)
+
+
 def test_thinking_is_known_at_once() -> None:
     parser = AnswerParser(prepare(), TAGS, clock=lambda: -1.0)
     seen = [parser.thinking]
@@ -348,6 +358,7 @@ def _toy(text: str) -> reading.Message:
     return reading.Message("x" * n_x, "", ())
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="xyz", max_size=30), st.integers(0, 30))
 def test_where_a_text_leaves_the_format_is_found_from_anywhere(text: str, first: int) -> None:
     whole = reading.Reading(_toy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyclover.chat.guard import MARK, Guard, unmarked
@@ -19,6 +19,7 @@ def guarded(guard: Guard, text: str, cuts: list[int]) -> str:
     return "".join(guard.push(text[a:b]) for a, b in itertools.pairwise(edges)) + guard.flush()
 
 
+@settings(deadline=None)
 @given(TEXT, TAGS, CUTS)
 def test_no_tag_is_left_and_the_way_back_is_unique(text: str, tags: list[str], cuts: list[int]) -> None:
     out = guarded(Guard(tags), text, cuts)
@@ -26,6 +27,7 @@ def test_no_tag_is_left_and_the_way_back_is_unique(text: str, tags: list[str], c
     assert unmarked(out) == text
 
 
+@settings(deadline=None)
 @given(TEXT, TAGS, CUTS)
 def test_no_more_is_held_back_than_the_longest_beginning_of_a_tag(text: str, tags: list[str], cuts: list[int]) -> None:
     guard = Guard(tags)
@@ -35,6 +37,7 @@ def test_no_more_is_held_back_than_the_longest_beginning_of_a_tag(text: str, tag
     assert unmarked(out + "x") == text[: len(text) - partial] + "x"
 
 
+@settings(deadline=None)
 @given(TEXT, TAGS, st.integers(0, 60))
 def test_every_beginning_goes_back_to_a_beginning(text: str, tags: list[str], n: int) -> None:
     out = guarded(Guard(tags), text, [])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyclover.chat.answer import ChatDelta, ToolArgumentsError, ToolCall, ToolCallDelta
@@ -83,6 +83,7 @@ def test_a_call_waits_for_its_id_where_there_may_be_one() -> None:
     assert [(part.index, part.id, part.arguments) for part in last.tool_calls] == [(1, None, "}"), (2, "new", "{}")]
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.text("ab", max_size=4), st.text("ab", max_size=4)), max_size=6))
 def test_nothing_is_taken_back(states: list[tuple[str, str]]) -> None:
     deltas = Deltas(new_id=lambda: "new")
