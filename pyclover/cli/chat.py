@@ -191,7 +191,7 @@ def chat(
         file = fetched(out, chosen, fit=keywords.get("fit", True))
         with out.progress("loading") as progress:
             clover = stack.enter_context(Clover(file, progress=progress, **keywords))
-        if model is None and (at_terminal or verbose):
+        if model is None:
             out.talk(TOY)
         for warning in clover.warnings:
             out.warn(warning)

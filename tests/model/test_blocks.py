@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import EXACT
+from support import EXACT, fixed_draft
 
 import pyclover
 
@@ -49,7 +49,7 @@ def test_previews(model: pyclover.Clover, want: dict[str, Any]) -> None:
 def test_draft_self(model: pyclover.Clover, want: dict[str, Any]) -> None:
     assert len(want["draft_self"]) == 15
     for case in want["draft_self"]:
-        settings = pyclover.DraftSelf(
+        settings = fixed_draft(
             n_max=case["n_max"], accept_ratio=case["ratio"], accept_delta=case["delta"], block=case["block"]
         )
         got = model.generate(case["prompt_ids"], max_tokens=case["n_predict"], temperature=0, speculation=settings)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from model.gguf_parts import build, parse
-from support import EXACT, ORACLE
+from support import EXACT, ORACLE, fixed_draft
 
 import pyclover
 
@@ -46,7 +46,7 @@ def drafts(m: pyclover.Clover, want: dict[str, Any]) -> None:
         got = m.preview(case["prefix_ids"], case["rows"])
         np.testing.assert_allclose(got, case["logits"], rtol=0, atol=1e-3)
     for case in want["draft_self"][:5]:
-        settings = pyclover.DraftSelf(
+        settings = fixed_draft(
             n_max=case["n_max"], accept_ratio=case["ratio"], accept_delta=case["delta"], block=case["block"]
         )
         got = m.generate(case["prompt_ids"], max_tokens=case["n_predict"], temperature=0, speculation=settings)

@@ -139,8 +139,12 @@ def test_text_that_is_no_utf_8_is_named_by_its_line() -> None:
 
 
 def test_without_a_model_a_hint_says_that_it_is_a_toy() -> None:
-    assert "a toy" in run("-v", stdin="say x\n").stderr.splitlines()[0]
-    assert run(stdin="say x\n").stderr == ""
+    result = run(stdin="say x\n")
+    assert result.stdout == "x\n"
+    assert result.stderr.startswith("note: no -m given, so this is tiny, the small model in the package: a toy ")
+    assert result.stderr.count("\n") == 1
+    assert FakeClover.opened == [("tiny", {})]
+    assert run("--json", stdin="say x\n").stderr == ""
 
 
 def test_colours_only_when_asked_for() -> None:
