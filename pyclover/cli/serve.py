@@ -89,14 +89,14 @@ def serve(*, model: str | None, verbose: bool, as_json: bool, **values: Any) -> 
     if values["spec_type"] == "none" and len(options.SPECULATION.given(values)) > 1:
         out.warn("--spec-type none: the other options of drafting have no effect")
     keywords = server_keywords(values)
-    with terminated() as ending:
-        with interrupt.at_once():
-            from pyclover.serve.server import serve as start
+    with interrupt.at_once():
+        from pyclover.serve.server import serve as start
 
+    with terminated() as ending:
         chosen = EMBEDDED_MODEL if model is None else model
         file = fetched(out, chosen, fit=keywords.get("fit", True) and "rpc" not in keywords)
         server = start(
-            file if model != "auto" else chosen, speculation=speculation, on_event=lambda event: tell(out, event),
+            file, speculation=speculation, on_event=lambda event: tell(out, event),
             log=(lambda line: click.echo(line, err=True)) if verbose else None, **keywords,
         )  # fmt: skip
         ending.server = server

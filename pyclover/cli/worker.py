@@ -31,11 +31,11 @@ def worker(
     server at a time. Its protocol has no keys and no encryption: use it in a private network alone.
     """
     out = Output("json" if as_json else "table")
-    with terminated() as ending:
-        with interrupt.at_once():
-            from pyclover.serve.errors import ServerError
-            from pyclover.serve.worker import work
+    with interrupt.at_once():
+        from pyclover.serve.errors import ServerError
+        from pyclover.serve.worker import work
 
+    with terminated() as ending:
         log = (lambda line: click.echo(line, err=True)) if verbose else None
         with work(host=host, port=port, n_threads=n_threads, devices=devices, cache=cache, log=log) as running:
             ending.server = running

@@ -11,6 +11,7 @@ const $ = (id) => document.getElementById(id);
 const facts = JSON.parse(document.querySelector("meta[name=clover]").content);
 const { turns, settings } = load(); // turns: {role, content}, answers also {runs, reasoning, figures, title}
 let running = null; // AbortController of the answer in the making
+let ended = Promise.resolve(); // when that is over
 
 // ---- settings -------------------------------------------------------------------------------------------------------
 
@@ -98,7 +99,7 @@ function atBottom() {
   return window.innerHeight + window.scrollY >= document.body.scrollHeight - 80;
 }
 
-async function send() {
+function send() {
   const text = $("prompt").value.trim();
   if (text === "" || running !== null) return;
   $("prompt").value = "";
@@ -107,17 +108,17 @@ async function send() {
   keep("turns", turns);
   $("empty").hidden = true;
   $("log").append(userTurn(text));
-  await answer();
+  ended = answer();
 }
 
-async function retry() {
+function retry() {
   if (running !== null) return;
   while (turns.at(-1)?.role === "assistant") {
     turns.pop();
     $("log").lastChild.remove();
   }
   if ($("log").lastChild?.classList?.contains("answer")) $("log").lastChild.remove(); // one that failed at once
-  if (turns.at(-1)?.role === "user") await answer();
+  if (turns.at(-1)?.role === "user") ended = answer();
 }
 
 async function answer() {
@@ -267,16 +268,14 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && !$("settings").open) running?.abort();
 });
 $("send").addEventListener("click", () => (running === null ? send() : running.abort()));
-$("new").addEventListener("click", () => {
+$("new").addEventListener("click", async () => {
   running?.abort();
-  setTimeout(() => {
-    turns.length = 0;
-    keep("turns", turns);
-    document.querySelectorAll(".turn").forEach((turn) => turn.remove());
-    $("empty").hidden = false;
-    $("live").hidden = true;
-    $("prompt").focus();
-  });
+  await ended;
+  turns.length = 0;
+  keep("turns", turns);
+  document.querySelectorAll(".turn").forEach((turn) => turn.remove());
+  $("empty").hidden = false;
+  $("prompt").focus();
 });
 $("theme").addEventListener("click", () => {
   settings.theme = THEMES[settings.theme][2];
