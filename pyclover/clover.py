@@ -73,7 +73,7 @@ class Clover:
             llama.cpp's defaults and try. See `pyclover.fit`.
         n_rs_seq: states of Clover's recurrent memory kept for taking back drafted tokens: with as many as a draft has,
             a check that rejects some of them costs no further pass. Each takes as much memory as the state itself
-            (63 MB for Clover-35B-A3B).
+            (63 MiB for Clover-35B-A3B).
         mmap: map the file instead of reading it. mlock: keep it from being swapped out.
         check_tensors: look at every weight for invalid values while loading.
         progress: called with 0 to 1 while weights load; returning False stops the load.

@@ -64,7 +64,8 @@ class Page:
 
     def text(self, selector: str) -> str:
         """Text of the last element that fits, "" when there is none or it is hidden."""
-        return str(self.js(f"[...document.querySelectorAll({json.dumps(selector)})].at(-1)?.innerText ?? ''"))
+        found = f"[...document.querySelectorAll({json.dumps(selector)})].at(-1)"
+        return str(self.js(f"{found}?.checkVisibility() ? {found}.innerText : ''"))
 
     def until(self, expression: str, seconds: float = 30) -> None:
         """Waits until an expression is true."""

@@ -150,7 +150,8 @@ def chat(
     if values["json_schema_file"] == "-":
         raise click.UsageError("standard input is the chat: give the schema as a file.")
     speculation = speculation_from(options.SPECULATION.given(values), options.DIFFUSION.given(values))
-    lossless = speculation is None or not getattr(speculation, "relaxed", True)  # block diffusion is not, either
+    # of the others, block diffusion has no such attribute
+    lossless = speculation in (None, "auto") or not getattr(speculation, "relaxed", True)
     if think_budget >= 0 and not lossless:
         raise click.UsageError("--think-budget works token by token: not with --diffusion or relaxed acceptance.")
     out = Output("json" if as_json else "table", color=None if color == "auto" else color)

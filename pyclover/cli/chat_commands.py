@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Literal
 
 from pyclover.cli import chat_file
 from pyclover.cli.chat_view import AnswerView, statistics
-from pyclover.engine.sampling import sampling_from
-from pyclover.engine.speculation import BlockDiffusion, DraftSelf, check_speculation
+from pyclover.engine.speculation import BlockDiffusion, DraftSelf
 from pyclover.errors import UsageError
 
 if TYPE_CHECKING:
     from pyclover.cli.chat_conversation import Conversation
     from pyclover.cli.output import Output
+    from pyclover.engine.speculation import SpeculationLike
 
 Next = Literal["ask", "retry", "quit"]  # what to do after a command: read the next line, answer again, end
 
@@ -132,7 +132,7 @@ class Commands:
     def _draft(self, argument: str) -> None:
         settings = self._chat.settings
         before = settings.speculation
-        wish: DraftSelf | Literal["auto"] | None
+        wish: SpeculationLike
         if argument == "off":
             wish = None
         elif argument == "auto":
@@ -145,26 +145,17 @@ class Commands:
         else:
             self._out.talk(f"drafting: {self._drafting()}.")
             return
-        sampling = self._chat.settings.request
-        known = {name: value for name, value in sampling.items() if name not in _NO_SAMPLING}
-        try:
-            check_speculation(wish, sampling_from(known), known)  # type: ignore[arg-type]  # "auto" may be unknown yet
-        except UsageError:
-            if wish == "auto":
-                raise UsageError(
-                    "this version cannot measure by itself whether drafting pays: /draft N or /draft off"
-                ) from None
-            raise
         settings.speculation = wish
         self._out.talk(f"drafting: {self._drafting()}.")
 
     def _drafting(self) -> str:
         speculation = self._chat.settings.speculation
         if isinstance(speculation, DraftSelf):
-            return f"{speculation.n_max} tokens at a time, {speculation.mode}"
+            most = "at most " if speculation.adapts else ""
+            return f"{most}{speculation.n_max} tokens at a time, {speculation.mode}"
         if isinstance(speculation, BlockDiffusion):
             return f"off, answers come by {speculation.mode}"
-        return "auto" if speculation == "auto" else "off"
+        return "auto, while it is measured to be faster" if speculation == "auto" else "off"
 
     def _color(self, argument: str) -> None:
         if argument not in ("", "on", "off"):
@@ -214,9 +205,6 @@ class Commands:
     def _clear(self, _argument: str) -> None:
         self._chat.replace([], system=self._chat.system)
         self._out.talk("the conversation begins anew.")
-
-
-_NO_SAMPLING = ("max_tokens", "stop", "response_format")
 
 
 def _number(digits: str) -> int:

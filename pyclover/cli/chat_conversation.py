@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from pyclover.engine.results import Stats
-from pyclover.engine.speculation import Speculation
+from pyclover.engine.speculation import SpeculationLike
 from pyclover.errors import UsageError
 
 
@@ -72,7 +72,7 @@ class Settings:
 
     thinking: bool | None = None
     think_budget: int | None = None
-    speculation: Speculation | Literal["auto"] = None
+    speculation: SpeculationLike = None
     request: Mapping[str, Any] = field(default_factory=dict)
 
     def keywords(self) -> dict[str, Any]:

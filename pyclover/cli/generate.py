@@ -198,6 +198,8 @@ def fetched(out: Output, model: str, *, fit: bool) -> str:
         return model
     with progress_of(out) as progress:
         source = model_file(model, fit=fit, progress=progress)
+    if source.why:
+        out.talk(source.why)
     for warning in source.warnings:
         out.warn(warning)
     return str(source.path)

@@ -91,7 +91,7 @@ def flag_of(commands: Sequence[click.Command], keyword: str) -> str:
     """The flag that sets a keyword of the API, "" when there is none."""
     for command in commands:
         for param in command.params:
-            if param.name == keyword and param.opts:
+            if isinstance(param, click.Option) and param.name == keyword:
                 return max(param.opts, key=len)
     return ""
 

@@ -74,7 +74,7 @@ def test_a_talk_with_every_command(chat: PtyProgram, tmp_path: Path) -> None:
     assert said(chat, "/clear") == "the conversation begins anew.\n"
     assert said(chat, "/system Be brief.") == "system prompt: Be brief.\n"
     assert said(chat, "/think 20").startswith("thinking: auto, ")
-    assert said(chat, "/draft 7") == "drafting: 7 tokens at a time, draft-self (lossless).\n"
+    assert said(chat, "/draft 7") == "drafting: at most 7 tokens at a time, draft-self (lossless).\n"
     keywords = json.loads(answered(chat, "settings\r").partition("\n")[0])
     assert keywords["think_budget"] == "20"
     assert keywords["speculation"].startswith("DraftSelf(n_max=7,")
@@ -160,7 +160,7 @@ def test_the_window_may_change_during_an_answer(chat: PtyProgram) -> None:
     assert answered(chat, "say ok\r").startswith("ok\n")
     lines = terminal.scrollback + terminal.rows
     shown = "".join(cell.text for row in lines for cell in row.cells if cell is not None and cell.text != "right half")
-    assert shown.count(WIDE.strip()) == 1 + 1  # the question, and the answer
+    assert shown.count(WIDE.strip()) == 1  # the answer; the editor has indented the lines of the question
     assert max(len(row.cells) for row in lines) == 20
 
 

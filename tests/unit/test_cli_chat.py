@@ -175,6 +175,7 @@ def test_speculation() -> None:
     flags = ("--spec-type", "draft-self", "--spec-draft-n-max", "7", "--temp", "0")
     assert settings(*flags)["speculation"].startswith("DraftSelf(n_max=7,")
     assert FakeClover.opened[-1] == ("x", {"n_rs_seq": 7})
+    assert settings("--spec-type", "auto", "--think-budget", "9") == {"speculation": "'auto'", "think_budget": "9"}
     assert settings("--diffusion")["speculation"].startswith("BlockDiffusion(")
 
 

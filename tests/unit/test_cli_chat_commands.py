@@ -136,7 +136,7 @@ def test_think(desk: Desk) -> None:
 def test_draft(desk: Desk) -> None:
     settings = desk.chat.settings
     assert desk("/draft") == "drafting: off.\n"
-    assert desk("/draft 7") == "drafting: 7 tokens at a time, draft-self (lossless).\n"
+    assert desk("/draft 7") == "drafting: at most 7 tokens at a time, draft-self (lossless).\n"
     assert settings.speculation == DraftSelf(n_max=7)
     with pytest.raises(UsageError, match="n_max is 99"):
         desk("/draft 99")
@@ -144,16 +144,15 @@ def test_draft(desk: Desk) -> None:
         desk("/draft " + "9" * 5000)
     with pytest.raises(UsageError, match="/draft takes a number of tokens, off or auto"):
         desk("/draft on")
-    with pytest.raises(UsageError, match="cannot measure by itself whether drafting pays"):
-        desk("/draft auto")
     assert settings.speculation == DraftSelf(n_max=7)
+    assert desk("/draft auto") == "drafting: auto, while it is measured to be faster.\n"
+    assert settings.keywords() == {"speculation": "auto"}
     assert desk("/draft off") == "drafting: off.\n"
     assert settings.speculation is None
 
 
 def test_draft_keeps_the_other_settings_of_drafts(capsys: pytest.CaptureFixture[str]) -> None:
-    greedy = {"temperature": 0.0, "max_tokens": 5, "stop": ("x",), "response_format": {}}
-    desk = Desk(capsys, speculation=DraftSelf(n_max=3, accept_ratio=0.9), request=greedy)
+    desk = Desk(capsys, speculation=DraftSelf(n_max=3, accept_ratio=0.9))
     assert desk("/draft 5") == "drafting: 5 tokens at a time, draft-self (relaxed: changes the text).\n"
     assert desk.chat.settings.speculation == DraftSelf(n_max=5, accept_ratio=0.9)
     desk.chat.settings.speculation = BlockDiffusion()
@@ -194,8 +193,8 @@ def test_save_and_load(desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture
     other.chat.replace(list(HI), system="x")
     said = other(f"/load {path}")
     assert said == (
-        "loaded 2 messages; thinking: auto, as the model's template has it, at most 9 tokens; drafting: 3 tokens at a "
-        "time, draft-self (lossless).\n"
+        "loaded 2 messages; thinking: auto, as the model's template has it, at most 9 tokens; drafting: at most 3 "
+        "tokens at a time, draft-self (lossless).\n"
     )
     assert other.chat.all_messages() == desk.chat.all_messages()
     assert other.chat.settings == desk.chat.settings

@@ -27,7 +27,7 @@ SYSTEM: dict[str, Any] = {"role": "system", "content": "Be brief."}
         (
             DraftSelf(n_max=7, accept_ratio=0.9),
             {"type": "draft-self", "n_max": 7, "accept_ratio": 0.9, "accept_delta": None, "block": None, "steps": 1,
-             "p_min": 0.0},
+             "p_min": 0.0, "adaptive": None},
         ),
         (BlockDiffusion(), {"type": "block diffusion", "threshold": 0.95, "block": None, "max_steps": None}),
     ],
