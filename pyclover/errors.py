@@ -213,6 +213,18 @@ class AnswerFormatError(CloverError, ValueError):
         self.content = content
 
 
+class ToolArgumentsError(CloverError, ValueError):
+    """A model wrote arguments of a call that are not a JSON object.
+
+    Attributes:
+        call: the pyclover.ToolCall.
+    """
+
+    def __init__(self, message: str, *, call: object) -> None:
+        super().__init__(message)
+        self.call = call
+
+
 class GrammarError(CloverError, ValueError):
     """A grammar or JSON schema that cannot be used."""
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from pyclover.errors import CloverError, shortened
+from pyclover.errors import ToolArgumentsError, shortened
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,18 +50,6 @@ class ToolCall:
     def to_dict(self) -> dict[str, Any]:
         """In the form that messages have in OpenAI's API."""
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
-
-
-class ToolArgumentsError(CloverError, ValueError):
-    """A model wrote arguments that are not a JSON object.
-
-    Attributes:
-        call: the call.
-    """
-
-    def __init__(self, message: str, *, call: ToolCall) -> None:
-        super().__init__(message)
-        self.call = call
 
 
 @dataclass(frozen=True, kw_only=True)

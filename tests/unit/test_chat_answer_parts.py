@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyclover.chat.answer import ChatDelta, ToolArgumentsError, ToolCall, ToolCallDelta
+from pyclover.chat.answer import ChatDelta, ToolCall, ToolCallDelta
 from pyclover.chat.deltas import Deltas, new_call_id
 from pyclover.chat.native_parser import Call
-from pyclover.errors import CloverError
+from pyclover.errors import CloverError, ToolArgumentsError
 
 
 def test_arguments() -> None:
