@@ -12,7 +12,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from support import EXACT, ORACLE, ROOT
+
+# no test depends on how fast the machine is
+settings.register_profile("pyclover", deadline=None)
+settings.load_profile("pyclover")
 
 # `python -m pytest` puts the checkout first on the path, where the package lies without its compiled part.
 sys.path[:] = [p for p in sys.path if Path(p or ".").resolve() != ROOT]
