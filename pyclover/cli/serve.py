@@ -176,6 +176,8 @@ def drafting(given: dict[str, Any]) -> DraftSelf | None:
     from pyclover.engine.speculation import DraftSelf
 
     kind = given.pop("spec_type", None)
+    if kind == "auto":
+        raise click.UsageError("--spec-type auto: the server cannot decide that by itself; take draft-self or none.")
     if given and kind is None:
         flag = options.flag_of([serve], next(iter(given)))
         raise click.UsageError(f"{flag} belongs to --spec-type draft-self.")

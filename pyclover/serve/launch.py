@@ -87,7 +87,7 @@ def prepare(
         DoesNotFitError, FileError, DownloadError, UsageError: as Clover().
     """
     given = {name: value for name, value in context.items() if value is not None}
-    placed: dict[str, int] = {name: given.pop(name) for name in PLACES if name in given}
+    placed: dict[str, Any] = {name: given.pop(name) for name in PLACES if name in given}
     for name, value in placed.items():
         arguments.integer(name, value, -1)
     options = ContextOptions(**given)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pyclover import arguments
 from pyclover.engine.sampling import sampling_from
-from pyclover.engine.speculation import PLAIN, BlockDiffusion, DraftSelf, check_speculation
+from pyclover.engine.speculation import AUTO, PLAIN, BlockDiffusion, DraftSelf, check_speculation
 from pyclover.errors import UsageError, shortened
 from pyclover.serve import keys
 from pyclover.serve.address import Endpoint, check_host
@@ -83,6 +83,13 @@ class ServerSettings:
         if isinstance(self.speculation, BlockDiffusion):
             raise UsageError(
                 "llama.cpp's server cannot do block diffusion: take DraftSelf(...) or None", option="speculation"
+            )
+        asked: object = self.speculation
+        if asked == AUTO or (isinstance(asked, DraftSelf) and asked.adaptive):
+            raise UsageError(
+                "llama.cpp's server drafts as many tokens in every round: whether that pays is not decided there; take "
+                "DraftSelf(...) without adaptive, or None",
+                option="speculation" if asked == AUTO else "adaptive",
             )
         check_speculation(self.speculation, sampling_from(dict(self.defaults)), self.defaults)
 

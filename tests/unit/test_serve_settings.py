@@ -169,3 +169,10 @@ def test_drafts_of_all_slots_fit_into_a_pass() -> None:
     memory.check_rows(8, 4, 32)
     with pytest.raises(UsageError, match="32 rows, and a pass has 31"):
         memory.check_rows(8, 4, 31)
+
+
+@pytest.mark.parametrize(("speculation", "option"), [("auto", "speculation"), (DraftSelf(adaptive=True), "adaptive")])
+def test_what_only_the_controller_can_do_is_refused(speculation: Any, option: str) -> None:
+    with pytest.raises(UsageError, match="as many tokens in every round") as caught:
+        ServerSettings(speculation=speculation)
+    assert caught.value.option == option
