@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,7 +18,6 @@ from pyclover.cli.prompts import MAX_BYTES, read_prompt
 if TYPE_CHECKING:
     from pyclover.cli.chat_conversation import Conversation, Reply
     from pyclover.cli.output import Output
-    from pyclover.clover import Clover
 
 
 def messages(*, single: bool) -> Iterator[str]:
@@ -90,7 +89,7 @@ def _answer(out: Output, conversation: Conversation, text: str) -> Reply | None:
     """One answer; None when a second Ctrl-C did not wait for it to stop."""
     reply = None
     try:
-        with ctrl_c_cancels(cast("Clover", conversation.model)):
+        with ctrl_c_cancels(conversation.model):
             for piece in conversation.ask(text):
                 if out.mode != "json":
                     out.write(piece.content)

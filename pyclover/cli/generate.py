@@ -7,7 +7,7 @@ import json
 import signal
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import click
 
@@ -205,7 +205,13 @@ def fetched(out: Output, model: str, *, fit: bool) -> str:
     return str(source.path)
 
 
-def ctrl_c_cancels(clover: Clover) -> contextlib.AbstractContextManager[None]:
+class Cancels(Protocol):
+    """What has a running call that can be stopped."""
+
+    def cancel(self) -> None: ...
+
+
+def ctrl_c_cancels(clover: Cancels) -> contextlib.AbstractContextManager[None]:
     """While the block runs, the first Ctrl-C ends the running call as cancel() does, with all that it has so far.
 
     The second one raises KeyboardInterrupt, as ever.

@@ -30,7 +30,8 @@ ROUNDED_ALIKE: dict[str, Any] = {"n_threads": 1, "cache_type_k": "f32", "cache_t
 
 
 def tokens(port: int, n: int = 24) -> list[int]:
-    body = {"prompt": "What is 12 + 7?", "n_predict": n, "temperature": 0, "return_tokens": True, "cache_prompt": False}
+    prompt = "<|im_start|>user\nWhat is 12 + 7?<|im_end|>\n<|im_start|>assistant\n"
+    body = {"prompt": prompt, "n_predict": n, "temperature": 0, "return_tokens": True, "ignore_eos": True}
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request("POST", "/completion", json.dumps(body), {"Content-Type": "application/json"})
@@ -43,7 +44,7 @@ def tokens(port: int, n: int = 24) -> list[int]:
 def test_two_workers_give_the_tokens_of_one_process() -> None:
     with serve("tiny", port=0, n_ctx=512, **ROUNDED_ALIKE) as alone:
         expected = tokens(alone.port)
-    assert len(expected) > 5
+    assert len(expected) == 24
     lines: list[str] = []
     with work(port=0, n_threads=1) as a, work(port=0, n_threads=1) as b:
         rpc = [a.endpoint, b.endpoint]
@@ -51,7 +52,6 @@ def test_two_workers_give_the_tokens_of_one_process() -> None:
             assert server.plan is None
             assert any("workers" in warning for warning in server.warnings)
             assert tokens(server.port) == expected
-            # each holds weights: their memory grew by their share
             assert server.pid is not None
             ports = {c.raddr.port for c in psutil.Process(server.pid).net_connections() if c.raddr}
             assert {int(endpoint.split(":")[1]) for endpoint in rpc} <= ports
