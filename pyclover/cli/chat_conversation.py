@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from pyclover.engine.results import Stats
-from pyclover.engine.speculation import SpeculationLike
 from pyclover.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyclover.engine.results import Stats
+    from pyclover.engine.speculation import SpeculationLike
 
 
 class Reply(Protocol):

@@ -228,7 +228,7 @@ def test_without_a_command_the_help_is_usage() -> None:
 
 def test_commands_are_those_of_this_version() -> None:
     assert list(main.cli.commands) == [
-        "generate", "inspect", "repair", "download", "fit", "doctor", "tool",
+        "generate", "chat", "serve", "worker", "inspect", "repair", "download", "fit", "doctor", "tool",
     ]  # fmt: skip
 
 
