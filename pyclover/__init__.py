@@ -23,6 +23,7 @@ from pyclover.errors import (
     NativeError,
     OutOfMemoryError,
     RepairError,
+    ServerError,
     SpeculationUnavailableError,
     StateError,
     TemplateError,
@@ -68,6 +69,8 @@ __all__ = [
     "Report",
     "Sampling",
     "Score",
+    "Server",
+    "ServerError",
     "Session",
     "SpeculationUnavailableError",
     "StateError",
@@ -85,6 +88,7 @@ __all__ = [
     "fit",
     "inspect",
     "repair",
+    "start_server",
 ]
 
 # Loaded on first use: `import pyclover` and `clover-run --help` must not wait for the native library.
@@ -111,7 +115,9 @@ _LAZY = {
     "ChatReply": "pyclover.chat.reply",
     "FunctionsReply": "pyclover.conversation",
     "FunctionTool": "pyclover.chat.functions",
+    "Server": "pyclover.serve.server",
     "Session": "pyclover.session",
+    "start_server": "pyclover.serve.server",
     "ToolCall": "pyclover.chat.answer",
 }
 
@@ -131,6 +137,7 @@ if TYPE_CHECKING:
     from pyclover.plan.fit import fit
     from pyclover.plan.result import Plan
     from pyclover.remote import inspect
+    from pyclover.serve.server import Server, start_server
     from pyclover.session import Session
     from pyclover.source import download
 

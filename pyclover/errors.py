@@ -197,6 +197,20 @@ class SpeculationUnavailableError(CloverError):
     """The model can neither draft nor generate by blocks; the message says what its file lacks."""
 
 
+class ServerError(CloverError):
+    """A server or worker did not start, or could not be kept alive; the message ends with its own words.
+
+    Attributes:
+        log: its last lines.
+        worker: the unreachable RPC worker, "" when it is none.
+    """
+
+    def __init__(self, message: str, *, log: Sequence[str] = (), worker: str = "") -> None:
+        super().__init__(message)
+        self.log = tuple(log)
+        self.worker = worker
+
+
 class TemplateError(CloverError, ValueError):
     """A chat template that is missing or damaged, or that refuses the messages."""
 

@@ -90,7 +90,7 @@ def serve(*, model: str | None, verbose: bool, as_json: bool, **values: Any) -> 
         out.warn("--spec-type none: the other options of drafting have no effect")
     keywords = server_keywords(values)
     with interrupt.at_once():
-        from pyclover.serve.server import serve as start
+        from pyclover.serve.server import start_server as start
 
     with terminated() as ending:
         chosen = EMBEDDED_MODEL if model is None else model
@@ -185,7 +185,7 @@ def drafting(given: dict[str, Any]) -> DraftSelf | None:
 
 
 def server_keywords(values: dict[str, Any]) -> dict[str, Any]:
-    """Keywords of `pyclover.serve.server.serve`."""
+    """Keywords of `pyclover.start_server`."""
     keywords = {**SERVER.given(values), **model_keywords(values)}
     chosen = REQUESTS.given(values)
     for name in ("max_tokens", "think_budget", "thinking"):

@@ -32,7 +32,7 @@ def worker(
     """
     out = Output("json" if as_json else "table")
     with interrupt.at_once():
-        from pyclover.serve.errors import ServerError
+        from pyclover.errors import ServerError
         from pyclover.serve.worker import work
 
     with terminated() as ending:

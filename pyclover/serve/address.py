@@ -9,8 +9,7 @@ import re
 import socket
 from dataclasses import dataclass
 
-from pyclover.errors import UsageError, shortened
-from pyclover.serve.errors import ServerError
+from pyclover.errors import ServerError, UsageError, shortened
 
 
 @dataclass(frozen=True)

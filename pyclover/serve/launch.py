@@ -11,12 +11,11 @@ from pyclover import arguments
 from pyclover.engine.build_info import programs
 from pyclover.engine.context import ContextOptions
 from pyclover.engine.threads import default_threads, usable_processors
-from pyclover.errors import PathLike
+from pyclover.errors import PathLike, ServerError
 from pyclover.files.gate import ValidatedModel, validate
 from pyclover.plan.fit import fit as plan_for
 from pyclover.plan.geometry import geometry_of
 from pyclover.serve import address, memory
-from pyclover.serve.errors import ServerError
 from pyclover.serve.settings import ServerSettings, ignored_variables
 from pyclover.serve.workers import check_workers
 from pyclover.source import model_file

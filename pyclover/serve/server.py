@@ -1,4 +1,4 @@
-"""`serve()`: a model behind an HTTP address, for as long as the `Server` is open."""
+"""`start_server()`: a model behind an HTTP address, for as long as the `Server` is open."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Server:
-    """A running server; made by `serve()`. Use it as a context manager, or call close().
+    """A running server; made by `start_server()`. Use it as a context manager, or call close().
 
     Attributes:
         url: where the page is; the OpenAI API is at url + "/v1".
@@ -147,7 +147,7 @@ class Server:
         return f"<Server {self.url}, {self.model}, {self.mode}>"
 
 
-def serve(
+def start_server(
     model: PathLike = "tiny",
     *,
     host: str = "127.0.0.1",

@@ -11,8 +11,8 @@ from typing import Literal
 
 import psutil
 
+from pyclover.errors import ServerError
 from pyclover.serve.address import Endpoint
-from pyclover.serve.errors import ServerError
 from pyclover.serve.probe import Probe
 from pyclover.serve.process import STOP_S, Process
 from pyclover.serve.watchdog import Watchdog

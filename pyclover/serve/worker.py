@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 from pyclover import arguments
 from pyclover.engine.threads import usable_processors
-from pyclover.errors import UsageError, shortened
+from pyclover.errors import ServerError, UsageError, shortened
 from pyclover.serve.address import Endpoint, bindable, check_host, is_loopback
-from pyclover.serve.errors import ServerError
 from pyclover.serve.launch import program
 from pyclover.serve.process import Process, Sink
 from pyclover.serve.workers import wrong_with

@@ -7,9 +7,8 @@ import socket
 import struct
 from collections.abc import Iterable
 
-from pyclover.errors import UsageError, shortened
+from pyclover.errors import ServerError, UsageError, shortened
 from pyclover.serve.address import Endpoint
-from pyclover.serve.errors import ServerError
 
 MAX_WORKERS = 16  # GGML_RPC_MAX_SERVERS
 ANSWER_S = 2.0

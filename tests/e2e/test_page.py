@@ -12,10 +12,10 @@ import pytest
 
 from pyclover.engine.build_info import programs
 from pyclover.engine.speculation import DraftSelf
-from pyclover.serve.server import Server, serve
+from pyclover.serve.server import Server, start_server
 
 pytestmark = [
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.skipif("llama" not in programs(), reason="built without llama.cpp's programs"),
 ]
 
@@ -24,7 +24,7 @@ LONG = "Tell me a story."
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with serve("tiny", port=0, speculation=DraftSelf(n_max=7), defaults={"temperature": 0.0}) as s:
+    with start_server("tiny", port=0, speculation=DraftSelf(n_max=7), defaults={"temperature": 0.0}) as s:
         yield s
 
 
@@ -224,7 +224,7 @@ CONTRAST = """
 
 
 def test_a_server_with_a_key_asks_for_it(tmp_path: Path) -> None:
-    with serve("tiny", port=0, api_key="sesame") as server, browser.page(tmp_path) as page:
+    with start_server("tiny", port=0, api_key="sesame") as server, browser.page(tmp_path) as page:
         page.open(f"{server.url}/")
         page.ask("What is 12 + 7?")
         page.until("document.getElementById('settings').open")

@@ -21,10 +21,10 @@ from support import ORACLE
 from pyclover.engine.build_info import programs
 from pyclover.engine.speculation import DraftSelf
 from pyclover.serve.address import bindable
-from pyclover.serve.server import serve
+from pyclover.serve.server import start_server
 
 pytestmark = [
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(600),
     pytest.mark.skipif("llama" not in programs(), reason="built without llama.cpp's programs"),
     pytest.mark.skipif(os.name != "posix", reason="signals"),
 ]
@@ -122,7 +122,7 @@ def test_failures_are_one_sentence_before_anything_listens(tmp_path: Path) -> No
 
 
 def test_a_key_is_asked_for_everything_but_health_and_the_page() -> None:
-    with serve("tiny", port=0, api_key="sesame") as server:
+    with start_server("tiny", port=0, api_key="sesame") as server:
         assert get(server.port, "/v1/models")[0] == 401
         assert get(server.port, "/slots", "wrong")[0] == 401
         assert get(server.port, "/v1/models", "sesame")[0] == 200
@@ -139,7 +139,7 @@ def test_a_key_is_asked_for_everything_but_health_and_the_page() -> None:
 def test_the_log_goes_where_it_is_told(tmp_path: Path) -> None:
     lines: list[str] = []
     log = tmp_path / "serve.log"
-    with serve("tiny", port=0, speculation=DraftSelf(n_max=7), log=lines.append, log_file=log) as server:
+    with start_server("tiny", port=0, speculation=DraftSelf(n_max=7), log=lines.append, log_file=log) as server:
         assert server.pid is not None
     assert any("model loaded" in line for line in lines)
     assert "model loaded" in log.read_text(encoding="utf-8")

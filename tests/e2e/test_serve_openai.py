@@ -15,7 +15,7 @@ import pytest
 
 from pyclover.engine.build_info import programs
 from pyclover.engine.speculation import DraftSelf
-from pyclover.serve.server import Server, serve
+from pyclover.serve.server import Server, start_server
 
 openai = pytest.importorskip("openai", reason="needs the openai package")
 
@@ -40,7 +40,7 @@ N_CLIENTS, N_REQUESTS = 8, 3
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with serve("tiny", port=0, api_key=KEY, n_slots=4, speculation=DraftSelf(n_max=7), fit=False) as s:
+    with start_server("tiny", port=0, api_key=KEY, n_slots=4, speculation=DraftSelf(n_max=7), fit=False) as s:
         yield s
 
 
@@ -93,7 +93,7 @@ def test_a_stream_is_the_same_text(client: Any) -> None:
 def test_drafts_do_not_change_the_text(client: Any) -> None:
     drafted = ask(client, max_tokens=60)
     assert drafted.timings["draft_n_accepted"] > 0
-    with serve("tiny", port=0, fit=False) as plain:
+    with start_server("tiny", port=0, fit=False) as plain:
         other = openai.OpenAI(base_url=f"{plain.url}/v1", api_key="none", timeout=60)
         same = ask(other, max_tokens=60)
     assert "draft_n" not in same.timings
@@ -141,7 +141,7 @@ def test_logprobs_with_drafts(client: Any) -> None:
 
 
 def test_logprobs() -> None:
-    with serve("tiny", port=0, fit=False) as plain:
+    with start_server("tiny", port=0, fit=False) as plain:
         check_logprobs(openai.OpenAI(base_url=f"{plain.url}/v1", api_key="none", timeout=60))
 
 

@@ -15,15 +15,15 @@ import psutil
 import pytest
 
 from pyclover.engine.build_info import programs
+from pyclover.errors import ServerError
 from pyclover.serve import launch
-from pyclover.serve.errors import ServerError
-from pyclover.serve.server import serve
+from pyclover.serve.server import start_server
 from pyclover.serve.supervisor import Event
 from pyclover.serve.worker import Worker, work
 from pyclover.serve.workers import check_workers, parse_workers
 
 pytestmark = [
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.skipif("rpc-server" not in programs(), reason="built without llama.cpp's rpc-server"),
 ]
 ROUNDED_ALIKE: dict[str, Any] = {"n_threads": 1, "cache_type_k": "f32", "cache_type_v": "f32", "flash_attn": False}
@@ -42,13 +42,13 @@ def tokens(port: int, n: int = 24) -> list[int]:
 
 
 def test_two_workers_give_the_tokens_of_one_process() -> None:
-    with serve("tiny", port=0, n_ctx=512, **ROUNDED_ALIKE) as alone:
+    with start_server("tiny", port=0, n_ctx=512, **ROUNDED_ALIKE) as alone:
         expected = tokens(alone.port)
     assert len(expected) == 24
     lines: list[str] = []
     with work(port=0, n_threads=1) as a, work(port=0, n_threads=1) as b:
         rpc = [a.endpoint, b.endpoint]
-        with serve("tiny", port=0, n_ctx=512, rpc=rpc, log=lines.append, **ROUNDED_ALIKE) as server:
+        with start_server("tiny", port=0, n_ctx=512, rpc=rpc, log=lines.append, **ROUNDED_ALIKE) as server:
             assert server.plan is None
             assert any("workers" in warning for warning in server.warnings)
             assert tokens(server.port) == expected
@@ -63,7 +63,7 @@ def test_a_worker_that_dies_is_named_and_waited_for() -> None:
     events: list[Event] = []
     with work(port=0, n_threads=1) as a, work(port=0, n_threads=1) as b:
         rpc = [a.endpoint, b.endpoint]
-        with serve("tiny", port=0, n_ctx=512, rpc=rpc, on_event=events.append, **ROUNDED_ALIKE) as server:
+        with start_server("tiny", port=0, n_ctx=512, rpc=rpc, on_event=events.append, **ROUNDED_ALIKE) as server:
             expected = tokens(server.port)
             os.kill(b.pid, signal.SIGKILL)
             begin = time.monotonic()
@@ -110,4 +110,4 @@ def test_a_build_without_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ServerError, match="has no program rpc-server"):
         work(port=0)
     with pytest.raises(ServerError, match="has no program llama"):
-        serve("tiny", port=0)
+        start_server("tiny", port=0)

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from pyclover.engine.speculation import BlockDiffusion, DraftSelf
-from pyclover.errors import DoesNotFitError, UsageError
+from pyclover.errors import DoesNotFitError, ServerError, UsageError
 from pyclover.plan.estimate import Estimate, Row
 from pyclover.plan.machine import GIB, MIB, Machine
 from pyclover.plan.result import Plan
 from pyclover.plan.room import Pool
 from pyclover.plan.settings import Settings
 from pyclover.serve import address, keys, memory
-from pyclover.serve.errors import ServerError
 from pyclover.serve.settings import ServerSettings
 from pyclover.serve.workers import check_workers, parse_workers
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pyclover.errors import ServerError
 from pyclover.serve.address import Endpoint, bindable
-from pyclover.serve.errors import ServerError
 from pyclover.serve.probe import Probe
 from pyclover.serve.process import Process, is_fault, plain
 from pyclover.serve.supervisor import Event, Patience, Supervisor
