@@ -1,4 +1,4 @@
-"""`clover-run serve`: from options to the keywords of `serve()`, and what is refused before that."""
+"""`clover-run serve`: from options to the keywords of `start_server()`, and what is refused before that."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         calls.append({"model": model, **keywords})
         raise UsageError("not in this test")
 
-    monkeypatch.setattr(server, "serve", serve)
+    monkeypatch.setattr(server, "start_server", serve)
     return calls
 
 
