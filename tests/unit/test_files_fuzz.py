@@ -120,7 +120,7 @@ def test_a_real_vocabulary_is_read_fast(tmp_path: Path) -> None:
     start = time.monotonic()
     header = read_header(path)
     check_model(header)
-    assert time.monotonic() - start < 5  # about 0.3 s; the bound is for a busy machine
+    assert time.monotonic() - start < 30  # about 0.3 s; the bound is for a busy machine
     tokens = header.metadata["tokenizer.ggml.tokens"]
     assert isinstance(tokens, Array)
     assert (len(tokens), tokens[n - 1]) == (n, f"token{n - 1}")
