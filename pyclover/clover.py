@@ -42,8 +42,10 @@ if TYPE_CHECKING:
 Prompt = str | Sequence[int]
 
 
-def check_stops(stop: str | Sequence[str]) -> tuple[str, ...]:
-    """The stop strings; raises UsageError for what is none."""
+def check_stops(stop: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The stop strings, none for None; raises UsageError for what is none."""
+    if stop is None:
+        return ()
     if not isinstance(stop, (str, list, tuple, set, frozenset)):
         raise UsageError(f"stop is {shortened(stop)}: it must be a str or a sequence of them", option="stop")
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
@@ -337,6 +339,9 @@ class Clover:
         Raises:
             UsageError: wrong messages. TemplateError: a template that is damaged, refuses them, or breaks a limit.
         """
+        arguments.boolean("add_generation_prompt", add_generation_prompt)
+        if thinking is not None:
+            arguments.boolean("thinking", thinking)
         prepared = self._templates().prepared(
             messages, tools=tools, thinking=thinking, add_generation_prompt=add_generation_prompt
         )

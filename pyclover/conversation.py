@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from pyclover import arguments
 from pyclover.chat.answer import ChatDelta, ToolCall
 from pyclover.chat.apart import TemplateProcess
 from pyclover.chat.functions import FunctionTool, function_tool, run_function
-from pyclover.chat.messages import Message
+from pyclover.chat.messages import Message, checked_messages
 from pyclover.chat.parser import AnswerParser, tag_candidates
 from pyclover.chat.prepared import Prepared, prepare
 from pyclover.chat.reply import ChatPiece, ChatReply, reply_of
@@ -22,7 +22,7 @@ from pyclover.engine.results import TextPiece
 from pyclover.engine.sampling import ChatSampling
 from pyclover.engine.speculation import BlockDiffusion, DraftSelf, Speculation
 from pyclover.engine.text import TextAssembler, TokenText
-from pyclover.errors import UsageError
+from pyclover.errors import UsageError, shortened
 
 _FORBIDDEN = ("grammar", "json_schema")
 
@@ -72,7 +72,8 @@ class TemplateRunner:
 class ChatText(TokenText):
     """Gives the tokens of an answer to its parser, and ends the answer at stop strings.
 
-    Stop strings are looked for in what the user reads, not in thoughts; none reaches over a special token.
+    Stop strings are looked for in what the user reads: not in thoughts, not in the blank lines behind them, not in
+    calls. None reaches over a special token.
 
     Attributes:
         deltas: what each token gave, in order; taken by the reader of the stream.
@@ -83,6 +84,8 @@ class ChatText(TokenText):
         self._assembler = TextAssembler(stops)
         self.deltas: list[ChatDelta] = []
         self.stop: str | None = None
+        self._in_call = False
+        self._behind_thought = False
 
     @property
     def stopped(self) -> str | None:
@@ -99,17 +102,33 @@ class ChatText(TokenText):
         if tag is not None:
             self._flush()
             if self.stop is None:
-                self.deltas.append(self._parser.push(tag.encode(), True))
+                self._special(tag)
             return
         data = self._model.token_bytes(token)
-        if self._parser.thinking:
+        if self._parser.thinking or self._in_call:
+            was_thinking = self._parser.thinking
             self.deltas.append(self._parser.push(data))
-            if not self._parser.thinking:  # a tag of plain text: what follows it in this token is let through
-                self._assembler = TextAssembler(self._stops)
+            if was_thinking and not self._parser.thinking:  # a tag of plain text ended in this token
+                self._behind_thought = True
             return
+        if self._behind_thought:
+            rest = data.lstrip()
+            self._behind_thought = not rest
+            self.deltas.append(self._parser.push(data[: len(data) - len(rest)], n_tokens=0 if rest else 1))
+            data = rest
+            if not rest:
+                return
         text = self._assembler.push(data)
         self.stop = self._assembler.stopped
         self.deltas.append(self._parser.push(text.encode()))
+
+    def _special(self, tag: str) -> None:
+        was_thinking = self._parser.thinking
+        self.deltas.append(self._parser.push(tag.encode(), True))
+        if was_thinking and not self._parser.thinking:
+            self._behind_thought = True
+        elif not was_thinking and not self._parser.thinking:
+            self._in_call = not tag.startswith("</")
 
     def _flush(self) -> None:
         text = self._assembler.finish()
@@ -148,13 +167,9 @@ def relaxed(speculation: Speculation) -> bool:
 
 
 def special_tags(model: Model, candidates: Sequence[str]) -> dict[int, str]:
-    """Those texts that are one special token of the vocabulary: id -> text."""
-    found = {}
-    for text in candidates:
-        tokens = model.tokenize(text, add_special=False, parse_special=True)
-        if len(tokens) == 1 and model.tokenize(text, add_special=False, parse_special=False) != tokens:
-            found[tokens[0]] = text
-    return found
+    """Those texts that are one token of the vocabulary: id -> text."""
+    tokens = {text: model.tokenize(text, add_special=False, parse_special=True) for text in candidates}
+    return {ids[0]: text for text, ids in tokens.items() if len(ids) == 1}
 
 
 def turn(
@@ -185,6 +200,11 @@ def turn(
         raise UsageError(
             "think_budget works token by token: not with block diffusion or relaxed acceptance", option="think_budget"
         )
+    for name, value in (("thinking", thinking), ("parallel_tool_calls", parallel_tool_calls)):
+        if value is not None:
+            arguments.boolean(name, value)
+    if think_budget is not None and thinking is False:
+        raise UsageError("think_budget and thinking=False exclude each other: leave one out", option="think_budget")
     budget = -1 if think_budget is None else arguments.integer("think_budget", think_budget, 0)
     schema = answer_schema(response_format)
     if schema is not None:
@@ -192,9 +212,18 @@ def turn(
         if tools:
             raise UsageError("response_format and tools exclude each other: give one", option="response_format")
     prepared = runner.prepared(
-        messages, tools=tools, tool_choice=tool_choice, parallel_tool_calls=parallel_tool_calls, thinking=thinking,
+        messages, tools=tools, tool_choice="auto" if tool_choice is None else tool_choice,
+        parallel_tool_calls=parallel_tool_calls, thinking=thinking,
         variables=variables, json_schema=None if schema is None else schema.schema,
     )  # fmt: skip
+    if not prepared.native["caps"].get("supports_tools"):
+        if tools:
+            raise UsageError("tools: this model's chat template knows none; leave them out", option="tools")
+        if any(message.get("tool_calls") or message.get("role") == "tool" for message in messages):
+            raise UsageError(
+                "messages has tool calls, and this model's chat template would leave them out: write them as text",
+                option="messages",
+            )
     if think_budget is not None and not prepared.native["thinking_ends"]:
         raise UsageError("think_budget: this model's chat template knows no thinking", option="think_budget")
     if not sampled(speculation) and prepared.native["grammar"] and not prepared.native["grammar_lazy"]:
@@ -316,13 +345,11 @@ def with_functions(
     for name in ("tools", "response_format"):
         if name in options:
             raise UsageError(f"{name} is not for chats with functions: use chat()", option=name)
-    tools = {tool.name: tool for tool in map(function_tool, functions)}
-    if len(tools) < len(functions):
-        raise UsageError("two functions have the same name: rename one", option="functions")
+    tools = tools_of(functions)
     if not tools:
         raise UsageError("functions is empty: give at least one, or use chat()", option="functions")
     described = [tool.tool for tool in tools.values()]
-    done = [dict(message) for message in messages]
+    done = checked_messages(messages)
     chosen = dict(options)
     for n_rounds in range(max_rounds + 1):
         if n_rounds == max_rounds:
@@ -334,6 +361,22 @@ def with_functions(
         done += [result_of(tools, call) for call in reply.tool_calls]
         chosen["tool_choice"] = "auto"  # a call that was asked for has been made
     raise AssertionError("the last round returns")
+
+
+def tools_of(functions: Iterable[Callable[..., Any]]) -> dict[str, FunctionTool]:
+    """The tools that functions make, by name.
+
+    Raises:
+        UsageError: no sequence of functions, one that cannot be a tool, or two of one name.
+    """
+    if isinstance(functions, (str, bytes, Mapping)) or not isinstance(functions, Iterable):
+        raise UsageError(f"functions is {shortened(functions)}: it must be a list of functions", option="functions")
+    tools: dict[str, FunctionTool] = {}
+    for tool in map(function_tool, functions):
+        if tool.name in tools:
+            raise UsageError(f"two functions have the name {tool.name}: rename one", option="functions")
+        tools[tool.name] = tool
+    return tools
 
 
 def result_of(tools: Mapping[str, FunctionTool], call: ToolCall) -> dict[str, Any]:

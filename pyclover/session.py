@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyclover import arguments
-from pyclover.chat.functions import function_tool
+from pyclover.chat.messages import checked_messages
 from pyclover.chat.reply import ChatPiece, ChatReply
-from pyclover.conversation import result_of
-from pyclover.errors import UsageError
+from pyclover.conversation import result_of, tools_of
+from pyclover.errors import BusyError, UsageError
 
 if TYPE_CHECKING:
     from pyclover.clover import Clover
@@ -35,7 +36,8 @@ class Session:
         if functions and "tools" in options:
             raise UsageError("tools and functions exclude each other: give one", option="functions")
         self._clover = clover
-        self._tools = {tool.name: tool for tool in map(function_tool, functions)}
+        self._tools = tools_of(functions)
+        self._answering = threading.Lock()
         self.system = arguments.text("system", system)
         self.messages: list[dict[str, Any]] = []
         self.options = dict(options)
@@ -61,12 +63,11 @@ class Session:
         Raises:
             UsageError: there is no answer yet.
         """
-        at = max((i for i, message in enumerate(self.messages) if message.get("role") == "user"), default=-1)
+        checked_messages(self.messages or [{"role": "user", "content": ""}])
+        at = max((i for i, message in enumerate(self.messages) if message["role"] == "user"), default=-1)
         if at < 0 or at + 1 == len(self.messages):
             raise UsageError("there is no answer yet that could be made again", option="messages")
-        dropped = self.messages[at + 1 :]
-        del self.messages[at + 1 :]
-        return self._answer([], dropped)
+        return self._answer([], n_keep=at + 1)
 
     def clear(self) -> None:
         """Forgets all messages; system message and options stay."""
@@ -79,14 +80,20 @@ class Session:
         assert reply is not None
         return reply
 
-    def _answer(self, new: list[dict[str, Any]], dropped: Sequence[dict[str, Any]] = ()) -> Iterator[ChatPiece]:
+    def _answer(self, new: list[dict[str, Any]], n_keep: int | None = None) -> Iterator[ChatPiece]:
+        """Answers after the first `n_keep` messages (None: all) and the new ones."""
+        if not self._answering.acquire(blocking=False):
+            raise BusyError(
+                "this session is answering: read that stream to its end, or give each thread its own session"
+            )
         before = list(self.messages)
-        self.messages += new
         answered = False
         try:
+            self.messages[:] = [*before[:n_keep], *new]
+            choice = self.options.get("tool_choice")
             for n_rounds in range(MAX_ROUNDS + 1):
                 reply = None
-                for piece in self._stream(last=n_rounds == MAX_ROUNDS):
+                for piece in self._stream("none" if n_rounds == MAX_ROUNDS else choice):
                     if piece.reply is not None:
                         reply = piece.reply
                         self.messages.append(reply.message)
@@ -95,15 +102,17 @@ class Session:
                 if reply is None or reply.finish_reason != "tool_calls" or not self._tools:
                     return
                 self.messages += [result_of(self._tools, call) for call in reply.tool_calls]
+                choice = "auto"  # a call that was asked for has been made
         finally:
             if not answered:
-                self.messages[:] = [*before, *dropped]
+                self.messages[:] = before
+            elif self._tools and self.messages and self.messages[-1].get("tool_calls"):
+                del self.messages[-1]  # its calls have no results: the turn was given up before
+            self._answering.release()
 
-    def _stream(self, *, last: bool) -> Iterator[ChatPiece]:
+    def _stream(self, tool_choice: Any) -> Iterator[ChatPiece]:
         options = dict(self.options)
         if self._tools:
-            options["tools"] = [tool.tool for tool in self._tools.values()]
-            if last:
-                options["tool_choice"] = "none"
+            options |= {"tools": [tool.tool for tool in self._tools.values()], "tool_choice": tool_choice}
         system = [{"role": "system", "content": self.system}] if self.system else []
         return self._clover.chat_stream([*system, *self.messages], **options)

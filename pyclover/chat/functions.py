@@ -18,6 +18,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _SECTION = re.compile(r"^\s*(Args|Arguments|Parameters)\s*:\s*$")
 _PARAMETER = re.compile(r"^(\s+)\*{0,2}(\w+)(?:\s*\([^)]*\))?\s*:\s*(.*)$")
 MAX_RESULT = 1 << 20  # characters of a result that go to the model
+MAX_ERROR = 4000  # of an error
 
 
 def _pydantic() -> Any:
@@ -65,8 +66,16 @@ def function_tool(function: Callable[..., Any]) -> FunctionTool:
         raise UsageError(
             f"functions has one named {name!r}: give it a name of letters, digits and _", option="functions"
         )
+    if inspect.iscoroutinefunction(function):
+        raise UsageError(f"the function {name} is asynchronous: give a plain one", option="functions")
     pydantic = _pydantic()
-    for parameter in inspect.signature(function).parameters.values():
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"the function {name} does not tell its parameters: wrap it in one that does", option="functions"
+        ) from None
+    for parameter in parameters:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
             raise UsageError(
                 f"the function {name} takes {parameter}, which a model cannot give by name: use plain parameters",
@@ -127,20 +136,29 @@ def run_function(tool: FunctionTool, arguments: str) -> tuple[str, bool]:
         wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         return _failed(f"wrong arguments: {wrong}"), False
     except Exception as error:
-        return _failed(f"{type(error).__name__}: {error}"), False
+        return _failed(f"{type(error).__name__}: {_text(error)}"), False
     return _shown(result), True
 
 
+def _text(value: object) -> str:
+    """As text that has a UTF-8 form, whatever its class makes of it."""
+    try:
+        text = str(value)
+    except Exception as error:
+        text = f"<{type(value).__name__} without a text: {type(error).__name__}>"
+    return text.encode("utf-8", "replace").decode()
+
+
 def _failed(why: str) -> str:
-    return json.dumps({"error": why}, ensure_ascii=False)
+    return json.dumps({"error": _text(why)[:MAX_ERROR]}, ensure_ascii=False)
 
 
 def _shown(result: Any) -> str:
     if isinstance(result, str):
-        text = result
+        text = _text(result)
     else:
         try:
             text = _pydantic().TypeAdapter(Any).dump_json(result).decode()
         except Exception:  # what pydantic cannot write as JSON
-            text = str(result)
+            text = _text(result)
     return text if len(text) <= MAX_RESULT else text[:MAX_RESULT] + " … (cut)"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyclover.chat.answer import Answer, ToolCall, ToolCallDelta
-from pyclover.errors import AnswerFormatError, UsageError, shortened
+from pyclover.errors import AnswerFormatError, ToolArgumentsError, UsageError, shortened
 
 if TYPE_CHECKING:
     from pyclover.engine.results import Stats
@@ -45,12 +45,13 @@ class ChatReply:
 
     @property
     def message(self) -> dict[str, Any]:
-        """The answer as a message, to go on with the conversation."""
+        """The answer as a message, to go on with the conversation. Calls that were cut are left out."""
         message: dict[str, Any] = {"role": "assistant", "content": self.content}
         if self.reasoning:
             message["reasoning_content"] = self.reasoning
-        if self.tool_calls:
-            message["tool_calls"] = [call.to_dict() for call in self.tool_calls]
+        calls = [call.to_dict() for call in self.tool_calls if is_whole(call)]
+        if calls:
+            message["tool_calls"] = calls
         return message
 
     @property
@@ -106,6 +107,15 @@ class ChatPiece:
     reply: ChatReply | None = None
 
 
+def is_whole(call: ToolCall) -> bool:
+    """Whether the arguments of a call are complete."""
+    try:
+        _ = call.parsed
+    except ToolArgumentsError:
+        return False
+    return True
+
+
 def reply_of(
     answer: Answer,
     *,
@@ -118,7 +128,7 @@ def reply_of(
 ) -> ChatReply:
     """A reply from a parsed answer and what the engine says about it."""
     reason: ChatFinishReason = finish_reason
-    if finish_reason == "stop" and answer.tool_calls:
+    if finish_reason == "stop" and answer.tool_calls and all(map(is_whole, answer.tool_calls)):
         reason = "tool_calls"
     return ChatReply(
         content=answer.content, reasoning=answer.reasoning, tool_calls=answer.tool_calls, finish_reason=reason,

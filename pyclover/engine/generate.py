@@ -131,7 +131,7 @@ def _run(
     except CancelledError:
         reason = "cancelled"
     stats = stats_of(context, n_generated, mode)
-    if settings is not None and settings.start_plain and stats.rounds == 0:
+    if settings is not None and settings.adapts and stats.rounds == 0:
         stats = replace(stats, mode=PLAIN)
     yield replace(_last_piece(assembler, text, kept, reason, stats), n_accepted=n_accepted)
 

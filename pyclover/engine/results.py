@@ -78,8 +78,8 @@ class Stats:
 
     @property
     def n_plain(self) -> int:
-        """Of drafting: tokens after the first that plain steps gave, because drafting did not pay."""
-        return self.n_decoded - self.emitted if self.rounds else 0
+        """Tokens after the first that plain steps gave; all of them in plain mode, none in block diffusion."""
+        return 0 if self.commits else self.n_decoded - self.emitted
 
     @property
     def tokens_per_pass(self) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support import fixed_draft
+from support import ORACLE, fixed_draft
 
 import pyclover
 from pyclover import BlockDiffusion, ChatPiece, Clover, UsageError
@@ -258,3 +258,144 @@ def test_messages_of_another_kind_are_refused(tiny: Clover) -> None:
         with pytest.raises(UsageError) as caught:
             tiny.chat(messages)  # type: ignore[arg-type]
         assert caught.value.option == "messages"
+
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather of a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+PARIS = [{"role": "user", "content": "What is the weather in Paris?"}]
+
+
+def test_a_tag_that_is_spelled_out_is_no_tag(tiny: Clover) -> None:
+    from pyclover import conversation
+    from pyclover.chat.parser import AnswerParser, tag_candidates
+
+    prepared = tiny._templates().prepared(ADD)
+    tags = conversation.special_tags(tiny._model, tag_candidates(prepared.native))
+    assert {"<think>", "</think>", "<tool_call>", "</tool_call>"} <= set(tags.values())
+    parser = AnswerParser(prepared.native, tuple(tags.values()))
+    text = conversation.ChatText(tiny._model, parser, tags, ())
+    spelled = [i for part in ("a <", "/", "think", "> b") for i in tiny.tokenize(part, add_special=False)]
+    assert not set(spelled) & set(tags)
+    [closing] = tiny.tokenize("</think>", add_special=False)
+    for token in (*spelled, closing, *tiny.tokenize("c", add_special=False)):
+        text.push(token)
+    text.finish()
+    answer = parser.answer
+    assert answer.reasoning == "a </think> b"
+    assert answer.content == "c"
+    assert answer.n_reasoning == len(spelled)
+
+
+def test_a_second_end_of_the_thought_is_not_text(tiny: Clover) -> None:
+    for budget in (0, 4):
+        assert "think" not in tiny.chat(ADD, think_budget=budget, max_tokens=40, temperature=0).content
+
+
+@pytest.mark.parametrize("stop", ["\n", "\n\n", "</tool_call>", "12"])
+def test_stop_strings_are_not_looked_for_outside_the_text(tiny: Clover, stop: str) -> None:
+    if stop.startswith("\n"):
+        assert tiny.chat(ADD, stop=stop, temperature=0).content == "12 + 7 = 19"
+    reply = tiny.chat(PARIS, tools=[WEATHER], tool_choice="required", stop=stop, temperature=0, max_tokens=80)
+    assert reply.finish_reason == "tool_calls"
+    assert set(reply.tool_calls[0].parsed) == {"city"}
+
+
+def test_a_call_that_was_cut_is_not_kept(tiny: Clover) -> None:
+    session = tiny.session(tools=[WEATHER], tool_choice="required", thinking=False, temperature=0)
+    for n in range(1, 14, 3):
+        session.options["max_tokens"] = n
+        reply = session.send("What is the weather in Paris?")
+        assert reply.finish_reason == "length"
+        assert "tool_calls" not in session.messages[-1]
+    session.options |= {"max_tokens": 40, "tool_choice": "none"}
+    session.clear()
+    session.send("What is 12 + 7?")
+
+
+def test_tools_need_a_template_that_knows_them() -> None:
+    with Clover(ORACLE / "expected" / "tiny_a.gguf", n_ctx=512, n_threads=1) as clover:
+        with pytest.raises(UsageError, match="knows none") as caught:
+            clover.chat(ADD, tools=[WEATHER], max_tokens=1)
+        assert caught.value.option == "tools"
+        said = {"role": "tool", "tool_call_id": "a", "content": "sunny"}
+        with pytest.raises(UsageError, match="tool calls"):
+            clover.chat([*PARIS, said], max_tokens=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [
+        ({"thinking": "off"}, "thinking"),
+        ({"thinking": object()}, "thinking"),
+        ({"parallel_tool_calls": "no"}, "parallel_tool_calls"),
+        ({"thinking": False, "think_budget": 5}, "think_budget"),
+    ],
+)
+def test_switches_are_true_or_false(tiny: Clover, options: dict[str, Any], option: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        tiny.chat(ADD, **options)
+    assert caught.value.option == option
+    with pytest.raises(UsageError):
+        tiny.apply_chat_template(ADD, add_generation_prompt="no")  # type: ignore[arg-type]
+
+
+def test_a_retry_that_is_not_read_loses_nothing(tiny: Clover) -> None:
+    session = tiny.session(temperature=0)
+    session.send("My name is Anna.")
+    before = list(session.messages)
+    retry = session.retry()
+    retry.close()  # type: ignore[attr-defined]
+    assert session.messages == before
+    session.messages = (5,)  # type: ignore[assignment]
+    with pytest.raises(UsageError):
+        session.retry()
+
+
+def test_one_answer_of_a_session_at_a_time(tiny: Clover) -> None:
+    session = tiny.session(temperature=0)
+    stream = session.stream("What is 12 + 7?")
+    next(stream)
+    with pytest.raises(pyclover.BusyError):
+        session.send("And 1 + 1?")
+    assert [message["role"] for message in session.messages] == ["user"]
+    *_, last = stream
+    assert last.reply is not None
+    assert len(session.messages) == 2
+
+
+def test_functions_that_fail_or_are_none(tiny: Clover) -> None:
+    pytest.importorskip("pydantic")
+
+    def get_weather(city: str) -> str:
+        """The weather of a city."""
+        return "bad \udcff name"
+
+    done = tiny.chat_functions(PARIS, [get_weather], temperature=0)
+    assert done.messages[2]["content"] == "bad ? name"
+    for functions in (None, 5, "f", {}, [{}], [int], [get_weather, get_weather]):
+        with pytest.raises(UsageError) as caught:
+            tiny.chat_functions(PARIS, functions)  # type: ignore[arg-type]
+        assert caught.value.option == "functions"
+    with pytest.raises(UsageError):
+        tiny.session(functions=[get_weather, get_weather])
+    with pytest.raises(UsageError):
+        tiny.chat_functions("hi", [get_weather])  # type: ignore[arg-type]
+
+
+def test_a_function_that_is_interrupted_leaves_no_call_behind(tiny: Clover) -> None:
+    pytest.importorskip("pydantic")
+
+    def get_weather(city: str) -> str:
+        """The weather of a city."""
+        raise KeyboardInterrupt
+
+    session = tiny.session(functions=[get_weather], temperature=0)
+    with pytest.raises(KeyboardInterrupt):
+        session.send("What is the weather in Paris?")
+    assert [message["role"] for message in session.messages] == ["user"]
