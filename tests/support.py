@@ -8,11 +8,12 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import pyclover
+if TYPE_CHECKING:
+    import pyclover
 
 ROOT = Path(__file__).resolve().parent.parent
 ORACLE = ROOT / "tests" / "oracle"
@@ -68,4 +69,6 @@ def split_by_gguf_py(source: Path, folder: Path, rename: Callable[[str], str] = 
 
 def fixed_draft(**settings: Any) -> pyclover.DraftSelf:
     """Drafts of one length, whatever they cost: its statistics do not depend on the machine."""
+    import pyclover  # conftest.py sets the path first, and imports this module before it does
+
     return pyclover.DraftSelf(**{"adaptive": False, **settings})
