@@ -208,7 +208,7 @@ def test_answers_can_go_to_a_file(tmp_path: Path) -> None:
 def test_the_model_in_the_package(tmp_path: Path) -> None:
     found = shutil.which("clover-run", path=str(Path(sys.executable).parent))
     program = [found] if found else [sys.executable, "-m", "pyclover.cli.main"]
-    flags = ("--temp", "0", "--ignore-eos", "--spec-type", "draft-self", "--no-history")
+    flags = ("--temp", "0", "--ignore-eos", "--spec-type", "draft-self", "--no-spec-draft-adaptive", "--no-history")
     with in_terminal([*program, "chat", *flags], env=environment(tmp_path), cwd=tmp_path) as chat:
         chat.expect("note: no -m given, so this is tiny, the small model in the package: a toy")
         chat.prompt()
