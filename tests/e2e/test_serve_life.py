@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,8 @@ from pyclover.engine.speculation import DraftSelf
 from pyclover.serve.address import bindable
 from pyclover.serve.server import start_server
 
+ELSEWHERE = tempfile.gettempdir()  # in the checkout Python would find the source folder first
+
 pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.skipif("llama" not in programs(), reason="built without llama.cpp's programs"),
@@ -34,7 +37,7 @@ pytestmark = [
 def command(*args: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     """A running `clover-run serve --json` and what it says of itself."""
     line = [sys.executable, "-m", "pyclover.cli.main", "serve", "--json", *args]
-    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ELSEWHERE)
     try:
         assert process.stdout is not None
         said = process.stdout.readline()
@@ -58,7 +61,7 @@ def get(port: int, path: str, key: str = "") -> tuple[int, bytes]:
 def fails(*args: str) -> str:
     """The one line of a `clover-run serve` that ends by itself."""
     line = [sys.executable, "-m", "pyclover.cli.main", "serve", *args]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False, cwd=ELSEWHERE)
     assert done.returncode == 1, done
     assert "Traceback" not in done.stderr
     return done.stderr.splitlines()[-1]

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from typing import Any
 
@@ -89,7 +90,8 @@ def until(what: Any, seconds: float = 90) -> None:
 
 def test_the_command() -> None:
     line = [sys.executable, "-m", "pyclover.cli.main", "worker", "--port", "0", "--json", "--threads", "1"]
-    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    elsewhere = tempfile.gettempdir()  # in the checkout Python would find the source folder first
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=elsewhere) as process:
         assert process.stdout is not None
         said = json.loads(process.stdout.readline())
         check_workers(parse_workers(said["endpoint"]))

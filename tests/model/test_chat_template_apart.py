@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -189,9 +190,12 @@ print("good")
     assert (done.returncode, done.stdout, done.stderr) == (0, "good\n", "")
 
 
+ELSEWHERE = tempfile.gettempdir()  # in the checkout Python would find the source folder first
+
+
 def run(script: str, **more: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False, **more
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False, cwd=ELSEWHERE, **more
     )
 
 
@@ -219,7 +223,7 @@ prepare(p, {SIMPLE!r}, {HELLO!r})
 print(p.pid, flush=True)
 prepare(p, {loop!r}, {HELLO!r})
 """
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as program:
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, cwd=ELSEWHERE) as program:
         assert program.stdout is not None
         worker = psutil.Process(int(program.stdout.readline()))
         time.sleep(0.3)

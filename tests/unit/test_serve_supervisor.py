@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -186,7 +187,9 @@ time.sleep(600)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent has gone")
 def test_the_server_does_not_outlive_us() -> None:
-    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True, cwd=tempfile.gettempdir()
+    )
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
     until(lambda: "guard.py" not in " ".join(psutil.Process(pid).cmdline()))
