@@ -195,7 +195,12 @@ ELSEWHERE = tempfile.gettempdir()  # in the checkout Python would find the sourc
 
 def run(script: str, **more: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False, cwd=ELSEWHERE, **more
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        **{"cwd": ELSEWHERE, **more},
     )
 
 
