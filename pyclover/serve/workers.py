@@ -48,7 +48,9 @@ def wrong_with(endpoint: Endpoint, timeout_s: float = ANSWER_S) -> str:
         with socket.create_connection((endpoint.host, endpoint.port), timeout=timeout_s) as s:
             s.sendall(_HELLO)
             try:
-                answer = s.recv(_WELCOME.size, socket.MSG_WAITALL)
+                answer = b""  # in parts: a socket with a timeout does not wait for all of it
+                while len(answer) < _WELCOME.size and (part := s.recv(_WELCOME.size - len(answer))):
+                    answer += part
             except TimeoutError:
                 return "takes a connection but does not answer: it works for one server at a time, or hangs"
     except OSError as error:
