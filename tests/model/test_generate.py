@@ -131,7 +131,7 @@ def test_prompt_longer_than_the_context(run: dict[str, Any]) -> None:
         ({"logit_bias": {0: float("nan")}}, "logit_bias"),
         ({"logit_bias": {99999: 1.0}}, "logit_bias"),
         ({"tempature": 0}, "tempature"),
-        ({"speculation": "auto"}, "speculation"),
+        ({"speculation": "always"}, "speculation"),
         ({"grammar": 'root ::= "a"', "json_schema": "{}"}, "json_schema"),
     ],
 )
