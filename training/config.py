@@ -66,9 +66,6 @@ class TrainConfig:
     prompt_weight: float = 0.05  # of the causal loss on prompt tokens
     after_end_weight: float = 0.1  # of both losses on tokens after the end of an answer
     block_weight: float = 1.25
-    # Label smoothing of the block loss while whole blocks are trained: a row must be surer to pass a threshold, so that
-    # 0.9 is as strict as 0.95 would be without. Blocks resolved at once make the fewer mistakes for it.
-    block_smoothing: float = 0.05
     balance_weight: float = 0.01
     compile: bool = True
 

@@ -121,11 +121,9 @@ def layer_pass(layer: Layer, x: Tensor, b: Batch, see: Views) -> tuple[Tensor, T
     return x + y.view_as(x), even
 
 
-def cross_entropy(x: Tensor, norm: Tensor, embed: Tensor, target: Tensor, smoothing: Tensor, eps: float) -> Tensor:
-    """Of every row; smoothing [rows of a sequence]: share of the target that is spread evenly over the vocabulary."""
+def cross_entropy(x: Tensor, norm: Tensor, embed: Tensor, target: Tensor, eps: float) -> Tensor:
     logits = F.linear(rms(x, norm, eps), embed)
-    at_target = logits.gather(2, target[..., None])[..., 0]
-    return logits.logsumexp(2) - at_target + smoothing * (at_target - logits.mean(2))
+    return F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none").view_as(target)
 
 
 class Passes:
@@ -154,13 +152,10 @@ def forward(model: Clover, b: Batch) -> Tensor:
     return F.linear(rms(hidden(model, b, Passes())[0], model.norm, model.c.eps), model.embed)
 
 
-def losses(model: Clover, b: Batch, passes: Passes, block_smoothing: float = 0.0) -> tuple[Tensor, Tensor, Tensor]:
-    """Causal and block cross-entropy (weighted means; labels of blocks smoothed), and the balance term."""
+def losses(model: Clover, b: Batch, passes: Passes) -> tuple[Tensor, Tensor, Tensor]:
+    """Causal and block cross-entropy (weighted means), and the balance term."""
     x, balance = hidden(model, b, passes)
-    smoothing = x.new_zeros(x.shape[1])
-    smoothing[b.c_ids.shape[1] :] = block_smoothing
-    target = torch.cat([b.c_target, b.x_target], dim=1)
-    ce = passes.head(x, model.norm, model.embed, target, smoothing, model.c.eps)
+    ce = passes.head(x, model.norm, model.embed, torch.cat([b.c_target, b.x_target], dim=1), model.c.eps)
     causal, block = ce.split([b.c_ids.shape[1], b.x_ids.shape[1]], dim=1)
     mean_c = (causal * b.c_weight).sum() / b.c_weight.sum().clamp(min=1)
     mean_x = (block * b.x_weight).sum() / b.x_weight.sum().clamp(min=1)

@@ -119,8 +119,7 @@ class Run:
         c = self.c
         progress = self.progress()
         set_rates(self.opts, c, rate_factor(self.step, progress, c))
-        smoothing = c.block_smoothing if progress >= c.whole_share else 0.0
-        causal, block, balance = losses(self.model, self.packer.batch(self.step, progress), self.passes, smoothing)
+        causal, block, balance = losses(self.model, self.packer.batch(self.step, progress), self.passes)
         (causal + c.block_weight * block + c.balance_weight * balance).backward()
         extra = torch.tensor(
             [causal.item(), block.item(), balance.item(), self.elapsed_s + self.last_step_s, float(self.asked)]

@@ -44,12 +44,12 @@ def length_work(word: str) -> str:
 
 
 def occur_work(word: str, letter: str) -> str:
-    """Which letter, then all in order, each with the number of finds so far: no step has to look back for either."""
+    """Letters in order, each with the number of finds so far, so that no step has to look back further than one."""
     parts, found = [], 0
     for x in word:
         found += x == letter
         parts.append(f"{x}{found}")
-    return f"{letter}: " + "-".join(parts)
+    return "-".join(parts)
 
 
 def spell(rng: Random) -> Sample:
