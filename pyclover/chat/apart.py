@@ -69,20 +69,30 @@ class TemplateProcess:
                 raise ClosedError("the process that runs chat templates has been closed")
             if self._child is not None and not self._child.alive():
                 self._drop()
-            if self._child is None:
-                self._child = _Child(self._memory_limit_bytes)
+            used_before = self._child is not None
             try:
-                answer = self._child.exchange(frame, limit_s)
-                if answer.get("kind") == "memory":
-                    raise _too_big(self._memory_limit_bytes)
-            except BaseException:  # Ctrl-C too: the answer to this call must not become that of the next
-                self._drop()
-                raise
+                answer = self._exchange(frame, limit_s)
+            except _DiedError:
+                if not used_before:
+                    raise
+                answer = self._exchange(frame, limit_s)  # it may have been ended from outside, before this call
         if "error" not in answer:
             return answer
         if answer["kind"] == "usage":
             raise UsageError(answer["error"], option=answer["option"])
         raise TemplateError(answer["error"])
+
+    def _exchange(self, frame: bytes, limit_s: float) -> dict[str, Any]:
+        if self._child is None:
+            self._child = _Child(self._memory_limit_bytes)
+        try:
+            answer = self._child.exchange(frame, limit_s)
+            if answer.get("kind") == "memory":
+                raise _too_big(self._memory_limit_bytes)
+        except BaseException:  # Ctrl-C too: the answer to this call must not become that of the next
+            self._drop()
+            raise
+        return answer
 
     @property
     def pid(self) -> int | None:
@@ -129,6 +139,10 @@ if hasattr(os, "register_at_fork"):
 
 def _too_big(limit_bytes: int) -> TemplateError:
     return TemplateError(f"the chat template takes more than {limit_bytes >> 20} MiB of memory")
+
+
+class _DiedError(TemplateError):
+    """The process ended before it answered."""
 
 
 class _Child:
@@ -231,7 +245,7 @@ class _Child:
             self._popen.wait(5)
         code = self._popen.returncode
         how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-        return TemplateError(f"the chat template ended the process that ran it ({how}): it nests or calls too deeply")
+        return _DiedError(f"the chat template ended the process that ran it ({how}): it nests or calls too deeply")
 
     def _cpu_s(self) -> float:
         try:
