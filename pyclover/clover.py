@@ -19,6 +19,7 @@ from pyclover.engine.pieces import Pieces
 from pyclover.engine.results import Completion, MemoryUse, Score, TextPiece
 from pyclover.engine.sampling import Sampling, sampling_from
 from pyclover.engine.speculation import (
+    AUTO,
     BlockDiffusion,
     DraftSelf,
     Speculation,
@@ -278,7 +279,7 @@ class Clover:
         stops = check_stops(stop)
         settings = sampling_from(sampling)
         speculation = resolved(
-            speculation, can_draft=not blocks.block_pass_missing(self._model),
+            speculation, can_draft=speculation == AUTO and not blocks.block_pass_missing(self._model),
             n_rows=min(self._context.n_batch, self._context.n_ubatch),
         )  # fmt: skip
         check_speculation(speculation, settings, sampling)

@@ -89,32 +89,28 @@ double draft_controller::acceptance(int32_t i) const {
     return a;
 }
 
-double draft_controller::expected_tokens(int32_t n) const {
-    double tokens = 1.0;
-    double all = 1.0;
+draft_controller::outlook draft_controller::outlook_of(int32_t n, double optimism) const {
+    outlook out = { 1.0, 1.0 };
     double a = 0.0;
     for (int32_t i = 1; i <= n; i++) {
-        a = acceptance_of(i, a, 0.0);
-        all *= a;
-        tokens += all;
+        a = acceptance_of(i, a, optimism);
+        out.whole *= a;
+        out.tokens += out.whole;
     }
-    return tokens;
+    return out;
+}
+
+double draft_controller::expected_tokens(int32_t n) const {
+    return outlook_of(n, 0.0).tokens;
 }
 
 double draft_controller::rate(int32_t n, double optimism) const {
     if (n == 0) {
         return plain.value > 0.0 ? 1.0 / plain.value : 0.0;
     }
-    double tokens = 1.0;
-    double all = 1.0;
-    double a = 0.0;
-    for (int32_t i = 1; i <= n; i++) {
-        a = acceptance_of(i, a, optimism);
-        all *= a;
-        tokens += all;
-    }
-    const double seconds = preview_s(n) + verify_s(n) + (1.0 - all) * rollback.value;
-    return seconds > 0.0 ? tokens / seconds : 0.0;
+    const outlook round = outlook_of(n, optimism);
+    const double seconds = preview_s(n) + verify_s(n) + (1.0 - round.whole) * rollback.value;
+    return seconds > 0.0 ? round.tokens / seconds : 0.0;
 }
 
 double draft_controller::tokens_per_s(int32_t n) const {

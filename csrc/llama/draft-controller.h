@@ -64,7 +64,12 @@ class draft_controller {
         double rejected = 0.0;
     };
 
-    double cost(int32_t n, double optimism) const;
+    struct outlook {
+        double tokens; // expected of a round
+        double whole;  // probability that all of its draft is accepted
+    };
+
+    outlook outlook_of(int32_t n, double optimism) const;
     double acceptance_of(int32_t i, double before, double optimism) const;
     double rate(int32_t n, double optimism) const;
     int32_t best_n(double optimism) const;

@@ -31,14 +31,7 @@ TOY = (
 
 
 @click.command(cls=options.SectionCommand, short_help="Talk with the model.")
-@click.option(
-    "-m",
-    "--model",
-    default=None,
-    metavar="MODEL",
-    help="GGUF file, any shard of a split one; or owner/repo[:quant] on the hub, or auto: the best that fits. "
-    "[default: tiny, the small model in the package]",
-)
+@options.model_option
 @click.option(
     "-sys",
     "--system",

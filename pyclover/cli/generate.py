@@ -30,14 +30,7 @@ EMBEDDED_MODEL = "tiny"
 
 
 @click.command(cls=options.SectionCommand, short_help="Generate text from a prompt.")
-@click.option(
-    "-m",
-    "--model",
-    default=None,
-    metavar="MODEL",
-    help="GGUF file, any shard of a split one; or owner/repo[:quant] on the hub, or auto: the best that fits. "
-    "[default: tiny, the small model in the package]",
-)
+@options.model_option
 @click.option("-p", "--prompt", default=None, metavar="TEXT", help="The prompt.")
 @click.option(
     "-f",

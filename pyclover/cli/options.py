@@ -84,6 +84,14 @@ debug_option = click.option(
     callback=_set_debug,
     help="On an error, show the Python traceback too.",
 )
+model_option = click.option(
+    "-m",
+    "--model",
+    default=None,
+    metavar="MODEL",
+    help="GGUF file, any shard of a split one; or owner/repo[:quant] on the hub, or auto: the best that fits. "
+    "[default: tiny, the small model in the package]",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Write one JSON object to standard output.")
 
 
