@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Decoding speed of whole programs that take turns: what the machine does meanwhile hits all of them alike.
+"""Speed of whole programs that take turns: what the machine does meanwhile hits all of them alike.
 
-    python benchmarks/alternating.py MODEL.gguf [--runs 4] [--window 1.0] [--n-predict 1400] [--threads 2]
-                                     [--flash-attn auto|on|off]
+    python benchmarks/alternating.py MODEL.gguf [--what decode|prompt] [--runs 4] [--window 1.0] [--n-predict 1400]
+                                     [--n-prompt 1500] [--threads 2] [--flash-attn auto|on|off]
                                      [--peer-python PYTHON] [--keep WINDOWS.jsonl]
 
 The programs: `clover-run generate`, the same build's `llama completion`, and with --peer-python (a Python that has
@@ -12,8 +12,12 @@ goes on (SIGCONT) for a window, the order turning round every time, until the fi
 characters that came out, and with them the tokens: the text is known. Each window starts with the caches that the
 others left. --flash-attn is given to the first two; llama-cpp-python has it off unless it is "on".
 
-Printed: tokens a second in the windows, and the ratio to the others within a round of windows: its median with
-quartiles and 95 % interval, and that of the sums.
+With --what prompt each reads the same long prompt (pyclover through its Python API). They are stopped when they have
+loaded and are about to read, and go on in turns until each has said its first token; the windows of a program added up
+are its time for the prompt, so that one run gives one ratio.
+
+Printed: tokens a second in the windows, and the ratio to the others within a round of windows (or a run): its median
+with quartiles and 95 % interval, and that of the sums.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from versus import median_interval
+from versus import TEXT, median_interval
 
 PROMPT = "The river runs past the old mill, and in spring the water stands high in the meadows."
 PEER = """
@@ -45,6 +49,26 @@ for i, token in enumerate(m.generate(m.tokenize(prompt.encode()), temp=0.0, top_
     sys.stdout.buffer.write(m.detokenize([token], special=False))
     sys.stdout.flush()
 """
+# What --what prompt runs: a mark on stderr just before the prompt is read, one token after it.
+OURS_PROMPT = """
+import sys, pyclover
+model, threads, file = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+flash = {"auto": "auto", "on": True, "off": False}[sys.argv[4]]
+with pyclover.Clover(model, n_ctx=2048, n_threads=threads, flash_attn=flash) as m:
+    prompt = open(file).read()
+    print("generate: n_ctx", file=sys.stderr, flush=True)
+    m.generate(prompt, max_tokens=1, temperature=0, ignore_eos=True)
+    print("x", flush=True)
+"""
+PEER_PROMPT = """
+import sys, llama_cpp
+model, threads, file, flash = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4] == "on"
+m = llama_cpp.Llama(model, n_ctx=2048, n_threads=threads, n_threads_batch=threads, flash_attn=flash, verbose=False)
+prompt = m.tokenize(open(file, "rb").read())
+print("generate: n_ctx", file=sys.stderr, flush=True)
+next(iter(m.generate(prompt, temp=0.0, top_k=1)))
+print("x", flush=True)
+"""
 
 
 @dataclass
@@ -55,8 +79,8 @@ class Program:
     done: bool = False
     windows: list[tuple[int, float]] = field(default_factory=list)  # tokens, seconds
 
-    def read(self, seconds: float) -> float:
-        """Reads for that long; returns the time it took."""
+    def read(self, seconds: float, until_text: bool = False) -> float:
+        """Reads for that long, or until something comes; returns the time it took."""
         assert self.process.stdout is not None
         began = time.perf_counter()
         end = began + seconds
@@ -69,6 +93,8 @@ class Program:
                         self.done = True
                         break
                     self.n_bytes += len(data)
+                    if until_text:
+                        break
         return time.perf_counter() - began
 
 
@@ -99,6 +125,13 @@ def token_ends(args: argparse.Namespace) -> list[int]:
         at += size
         ends.append(at)
     return ends
+
+
+def long_prompt(args: argparse.Namespace) -> str:
+    import pyclover
+
+    with pyclover.Clover(args.model, n_ctx=64) as m:
+        return m.detokenize(m.tokenize(TEXT * (args.n_prompt // 20 + 1))[: args.n_prompt])
 
 
 def one_run(args: argparse.Namespace, file: str, ends: list[int], flip: bool) -> list[dict[str, tuple[int, float]]]:
@@ -132,6 +165,46 @@ def one_run(args: argparse.Namespace, file: str, ends: list[int], flip: bool) ->
     return rounds[1:]
 
 
+def prompt_commands(args: argparse.Namespace, file: str) -> dict[str, list[str]]:
+    from pyclover.engine.build_info import programs
+
+    rest = [args.model, str(args.threads), file, args.flash_attn]
+    completion = [str(programs()["llama"]), "completion", "-m", args.model, "-n", "1", "-c", "2048", "--temp", "0"]
+    completion += ["-t", str(args.threads), "--flash-attn", args.flash_attn, "-f", file, "--ignore-eos", "-no-cnv"]
+    found = {"pyclover": [sys.executable, "-c", OURS_PROMPT, *rest]}
+    found["llama completion"] = [*completion, "--no-display-prompt"]
+    if args.peer_python:
+        found["llama-cpp-python"] = [args.peer_python, "-c", PEER_PROMPT, *rest]
+    return found
+
+
+def one_prompt(args: argparse.Namespace, file: str, n_tokens: int, flip: bool) -> list[dict[str, tuple[int, float]]]:
+    """Seconds until the first token of each, in turns."""
+    programs = []
+    for name, command in prompt_commands(args, file).items():
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert process.stderr is not None
+        if not any(b"generate: n_ctx" in line for line in process.stderr):
+            raise SystemExit(f"{name} never came to its prompt: {' '.join(command)}")
+        process.send_signal(signal.SIGSTOP)
+        programs.append(Program(name, process))
+    taken = dict.fromkeys((p.name for p in programs), 0.0)
+    try:
+        left = programs
+        while left:
+            flip = not flip
+            for p in reversed(left) if flip else left:
+                p.process.send_signal(signal.SIGCONT)
+                taken[p.name] += p.read(args.window, until_text=True)
+                p.process.send_signal(signal.SIGSTOP)
+            left = [p for p in left if not p.done and p.n_bytes == 0]
+    finally:
+        for p in programs:
+            p.process.kill()
+            p.process.wait()
+    return [{name: (n_tokens, seconds) for name, seconds in taken.items()}]
+
+
 def report(rounds: list[dict[str, tuple[int, float]]]) -> None:
     for name in rounds[0]:
         mine = [r for r in rounds if name in r]
@@ -140,7 +213,7 @@ def report(rounds: list[dict[str, tuple[int, float]]]) -> None:
         if name != "pyclover":
             speeds = [(r["pyclover"][0] / r["pyclover"][1], r[name][0] / r[name][1]) for r in mine]
             ratios = sorted(a / b for a, b in speeds if b)
-            low, mid, high = statistics.quantiles(ratios, n=4)
+            low, mid, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
             ours = sum(r["pyclover"][0] for r in mine) / sum(r["pyclover"][1] for r in mine)
             line += f"   pyclover / it: {mid:.3f} (quartiles {low:.3f} to {high:.3f}, median "
             line += "{:.3f} to {:.3f}".format(*median_interval(ratios))
@@ -151,6 +224,8 @@ def report(rounds: list[dict[str, tuple[int, float]]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
+    parser.add_argument("--what", choices=("decode", "prompt"), default="decode")
+    parser.add_argument("--n-prompt", type=int, default=1500, help="tokens of the prompt, with --what prompt")
     parser.add_argument("--runs", type=int, default=4)
     parser.add_argument("--window", type=float, default=1.0, help="seconds")
     parser.add_argument("--n-predict", type=int, default=1400)
@@ -162,12 +237,19 @@ def main() -> None:
     rounds = []
     if args.keep and args.keep.exists():
         rounds = [json.loads(line) for line in args.keep.read_text().splitlines()]
-    ends = token_ends(args)
+    text, ends = PROMPT, []
+    if args.what == "prompt":
+        text = long_prompt(args)
+    else:
+        ends = token_ends(args)
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as f:
-        f.write(PROMPT)
+        f.write(text)
         f.flush()
         for i in range(args.runs):
-            new = one_run(args, f.name, ends, bool(i % 2))
+            if args.what == "prompt":
+                new = one_prompt(args, f.name, args.n_prompt, bool(i % 2))
+            else:
+                new = one_run(args, f.name, ends, bool(i % 2))
             rounds += new
             if args.keep:
                 with args.keep.open("a") as kept:
