@@ -210,6 +210,7 @@ void pc_context::settle() {
 
 std::vector<uint8_t> pc_context::recurrent_state() {
     const llama_state_seq_flags flags = LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
+    n_fresh = 0; // writing brings the state up to date
     std::vector<uint8_t> state(llama_state_seq_get_size_ext(ctx, 0, flags));
     if (llama_state_seq_get_data_ext(ctx, state.data(), state.size(), 0, flags) != state.size()) {
         state.clear();
@@ -388,6 +389,7 @@ extern "C" int pc_context_create(pc_model * model, const pc_context_params * par
         lp.n_ubatch = std::min(std::max(p.n_ubatch, 1u), n_batch);
         lp.n_seq_max = 1;
         lp.n_rs_seq = c->n_rs_seq;
+        lp.rs_snapshots = p.rs_snapshots != 0;
         if (lp.n_rs_seq > 0 && lp.n_ubatch < lp.n_rs_seq + 2) {
             throw error(PC_BAD_ARGUMENT, "with n_rs_seq=" + std::to_string(lp.n_rs_seq) + " a batch must have " +
                                              std::to_string(lp.n_rs_seq + 2) +

@@ -87,6 +87,7 @@ void pc_context::preview(const llama_token * rows, size_t n_rows) {
     }
     clear_error_lines();
     logits_ready = false; // the output is the block's now
+    n_fresh = 0;          // a block pass brings the recurrent state up to date
     spec.previews++;
     stopwatch watch(spec.preview_s);
     check_block_result(llama_clover_process_block(ctx, owner.batch));
@@ -195,6 +196,7 @@ std::vector<llama_token> drafted(pc_context & c, int32_t n, const pc_draft_param
     }
     clear_error_lines();
     c.logits_ready = false;
+    c.n_fresh = 0; // a block pass brings the recurrent state up to date
     c.spec.previews += (uint64_t) std::min(p.n_steps, n);
     stopwatch watch(c.spec.preview_s);
     const int32_t rc = clover_draft(c.ctx, requests, n, params);

@@ -29,6 +29,7 @@ extern "C" int pc_context_get_state(pc_context * context, pc_buffer * out) {
     return guarded([&] {
         pc_context & c = *required(context, "context");
         c.settle();
+        c.n_fresh = 0; // writing brings the state up to date
         state_head head{};
         head.magic = STATE_MAGIC;
         head.n_tokens = c.history.size();

@@ -74,9 +74,10 @@ class Clover:
         cache_type_k, cache_type_v: type of the KV cache: "f32", "f16", "bf16", "q8_0", …
         fit: let a plan choose what is None, so that the model fits this machine, and refuse what cannot; False: take
             llama.cpp's defaults and try. See `pyclover.fit`.
-        n_rs_seq: states of Clover's recurrent memory kept for taking back drafted tokens: with as many as a draft has,
-            a check that rejects some of them costs no further pass. Each takes as much memory as the state itself
-            (63 MiB for Clover-35B-A3B).
+        n_rs_seq: drafted tokens that can be taken back from Clover's recurrent memory, 0 to 31: with as many as a draft
+            has, a check that rejects some of them costs no further pass. 1 MiB each for Clover-35B-A3B. None: 15 where
+            the file can draft and the batch has room, else 0 (also with fit=False).
+        rs_snapshots: take them back by snapshots of the state, 63 MiB each, instead of applying the others again.
         mmap: map the file instead of reading it. mlock: keep it from being swapped out.
         check_tensors: look at every weight for invalid values while loading.
         progress: called with 0 to 1 while weights load; returning False stops the load.
@@ -107,7 +108,8 @@ class Clover:
         flash_attn: FlashAttention = "auto",
         cache_type_k: str | None = None,
         cache_type_v: str | None = None,
-        n_rs_seq: int = 0,
+        n_rs_seq: int | None = None,
+        rs_snapshots: bool = False,
         fit: bool = True,
         mmap: bool = True,
         mlock: bool = False,
@@ -122,7 +124,7 @@ class Clover:
         }  # fmt: skip
         options = ContextOptions(
             **{name: value for name, value in given.items() if value is not None},
-            n_threads=n_threads, n_threads_batch=n_threads_batch, flash_attn=flash_attn,
+            n_threads=n_threads, n_threads_batch=n_threads_batch, flash_attn=flash_attn, rs_snapshots=rs_snapshots,
         )  # fmt: skip
         placed: dict[str, Any] = {"n_gpu_layers": n_gpu_layers, "n_cpu_moe": n_cpu_moe}
         placed = {name: value for name, value in placed.items() if value is not None}
@@ -138,8 +140,9 @@ class Clover:
 
             wished = {name: value for name, value in given.items() if name != "n_rs_seq"}
             self._plan = plan_for(
-                file, **wished, **placed, n_max=n_rs_seq, flash_attn=flash_attn is not False, mmap=mmap
-            )
+                file, **wished, **placed, n_max=n_rs_seq, flash_attn=flash_attn is not False, mmap=mmap,
+                rs_snapshots=rs_snapshots,
+            )  # fmt: skip
             if NO_GPU in self._plan.warnings:  # the others are about the estimate
                 self._notes.append(NO_GPU)
             chosen = self._plan.options()

@@ -101,7 +101,8 @@ ggml_tensor * clover_graph_block::mix(ggml_tensor * x, int il) {
     if (!hparams.is_recr(il)) {
         return attention(&inp->attn, x, il);
     }
-    const gdn_heads heads = gdn_split(convolve(gdn_qkv(x, il), il));
+    ggml_tensor * mixed = convolve(gdn_qkv(x, il), il);
+    const clover_gdn_heads heads = clover_gdn_split(ctx0, hparams, mixed, ubatch.n_seq_tokens, ubatch.n_seqs);
     return gdn_output(block_softmax(heads, il), x, il);
 }
 
@@ -138,7 +139,7 @@ ggml_tensor * clover_graph_block::per_head(ggml_tensor * values) {
 }
 
 // Softmax over the rows of the block and one more slot, the read of the clean state.
-ggml_tensor * clover_graph_block::block_softmax(const gdn_heads & heads, int il) {
+ggml_tensor * clover_graph_block::block_softmax(const clover_gdn_heads & heads, int il) {
     const auto & layer = model.layers[il];
     const int64_t n_dim = hparams.ssm_d_state;
     const int64_t n_vheads = hparams.ssm_dt_rank;

@@ -1,6 +1,10 @@
 #include "clover-graph.h"
 
+#include "clover-log.h"
+#include "llama-memory-hybrid.h"
 #include "llama-memory-recurrent.h"
+
+#include <tuple>
 
 // q and k of the delta net are divided by sqrt(sum of squares + this), whatever the file's RMS epsilon is
 static constexpr float CLOVER_GDN_NORM_EPS = 1e-6f;
@@ -121,18 +125,19 @@ ggml_tensor * clover_graph::gdn_qkv(ggml_tensor * x, int il) {
     return qkv;
 }
 
-clover_graph::gdn_heads clover_graph::gdn_split(ggml_tensor * mixed) {
+clover_gdn_heads clover_gdn_split(ggml_context * ctx, const llama_hparams & hparams, ggml_tensor * mixed, int64_t n_rows,
+                                  int64_t n_seqs) {
     const int64_t n_dim = hparams.ssm_d_state;
     const int64_t n_kheads = hparams.ssm_n_group;
     const int64_t n_vheads = hparams.ssm_dt_rank;
-    const size_t row = ggml_row_size(mixed->type, gdn_channels());
+    const size_t row = ggml_row_size(mixed->type, clover_gdn_channels(hparams));
     const auto heads = [&](int64_t n_heads, int64_t first) {
-        return ggml_view_4d(ctx0, mixed, n_dim, n_heads, ubatch.n_seq_tokens, ubatch.n_seqs, ggml_row_size(mixed->type, n_dim),
-                            row, row * ubatch.n_seq_tokens, ggml_row_size(mixed->type, first * n_dim));
+        return ggml_view_4d(ctx, mixed, n_dim, n_heads, n_rows, n_seqs, ggml_row_size(mixed->type, n_dim), row, row * n_rows,
+                            ggml_row_size(mixed->type, first * n_dim));
     };
     return {
-        build_gdn_l2_norm(ctx0, heads(n_kheads, 0), CLOVER_GDN_NORM_EPS),
-        build_gdn_l2_norm(ctx0, heads(n_kheads, n_kheads), CLOVER_GDN_NORM_EPS),
+        build_gdn_l2_norm(ctx, heads(n_kheads, 0), CLOVER_GDN_NORM_EPS),
+        build_gdn_l2_norm(ctx, heads(n_kheads, n_kheads), CLOVER_GDN_NORM_EPS),
         heads(n_vheads, 2 * n_kheads),
     };
 }
@@ -162,9 +167,28 @@ ggml_tensor * clover_graph::gdn_output(ggml_tensor * out, ggml_tensor * x, int i
 // autoregressive mode
 //
 
+// What the graph takes from the memory beside its tensors, and what therefore has to be the same for its reuse.
+class clover_pass_input : public llm_graph_input_i {
+  public:
+    clover_pass_input(const llama_memory_recurrent_context * states, const llama_ubatch & ubatch)
+        : n_kept(states->n_kept(ubatch)), moves(states->moves(ubatch)) {}
+
+    void set_input(const llama_ubatch * ubatch) override { GGML_UNUSED(ubatch); }
+
+    bool can_reuse(const llm_graph_params & other) override {
+        const auto * states = static_cast<const llama_memory_hybrid_context *>(other.mctx)->get_recr();
+        return n_kept == states->n_kept(other.ubatch) && moves == states->moves(other.ubatch);
+    }
+
+    const int64_t n_kept; // last rows of each sequence that are kept beside a state from before them
+    const bool moves;     // a state is read from another place than it is written to
+};
+
 clover_graph_causal::clover_graph_causal(const llama_model & model, const llm_graph_params & params)
     : clover_graph(model, params) {
     inp = build_inp_mem_hybrid();
+    auto input = std::make_unique<clover_pass_input>(inp->get_recr()->mctx, ubatch);
+    pass = static_cast<clover_pass_input *>(res->add_input(std::move(input)));
     build(true);
 }
 
@@ -174,7 +198,6 @@ ggml_tensor * clover_graph_causal::mix(ggml_tensor * x, int il) {
 
 ggml_tensor * clover_graph_causal::delta_net(llm_graph_input_rs * inp_rs, ggml_tensor * x, int il) {
     const auto & layer = model.layers[il];
-    const int64_t n_dim = hparams.ssm_d_state;
     const int64_t n_vheads = hparams.ssm_dt_rank;
     const int64_t n_rows = ubatch.n_seq_tokens;
     const int64_t n_seqs = ubatch.n_seqs;
@@ -194,23 +217,94 @@ ggml_tensor * clover_graph_causal::delta_net(llm_graph_input_rs * inp_rs, ggml_t
     cb(beta, "gdn_beta", il);
     cb(decay, "gdn_decay", il);
 
-    ggml_tensor * conv_states = inp_rs->mctx->get_r_l(il);
-    ggml_tensor * gdn_states = inp_rs->mctx->get_s_l(il);
-
-    ggml_tensor * conv_in = build_conv_state(inp_rs, conv_states, qkv, layer.ssm_conv1d->ne[0], gdn_channels(), il);
-    ggml_tensor * mixed = ggml_silu(ctx0, ggml_ssm_conv(ctx0, conv_in, layer.ssm_conv1d));
+    ggml_tensor * mixed = ggml_silu(ctx0, ggml_ssm_conv(ctx0, conv_input(inp_rs, qkv, il), layer.ssm_conv1d));
     cb(mixed, "gdn_conv", il);
 
-    gdn_heads heads = gdn_split(mixed);
+    clover_gdn_heads heads = clover_gdn_split(ctx0, hparams, mixed, n_rows, n_seqs);
     // the fused operator lets value head h read key head h mod key heads by itself
     if (!(cparams.fused_gdn_ar && cparams.fused_gdn_ch)) {
         heads.q = gdn_repeat(heads.q);
         heads.k = gdn_repeat(heads.k);
     }
+    return gdn_output(scan(inp_rs, heads, decay, beta, il), x, il);
+}
 
-    ggml_tensor * state = build_rs(inp_rs, gdn_states, hparams.n_embd_s(), n_seqs);
+// The rows that the convolution reads: those before the pass, then its own. The memory keeps those before the kept rows.
+ggml_tensor * clover_graph_causal::conv_input(llm_graph_input_rs * inp_rs, ggml_tensor * qkv, int il) {
+    ggml_tensor * states = inp_rs->mctx->get_r_l(il);
+    const int64_t n_before = model.layers[il].ssm_conv1d->ne[0] - 1;
+    const clover_state_log * log = inp_rs->mctx->log();
+    if (log == nullptr && cparams.n_rs_seq > 0) {
+        return build_conv_state(inp_rs, states, qkv, n_before + 1, gdn_channels(), il);
+    }
+    const int64_t n_seqs = ubatch.n_seqs;
+    const auto n_kept = (uint32_t) pass->n_kept;
+    const auto n_head = (uint32_t) (ubatch.n_seq_tokens - n_kept);
+    const uint32_t cell = inp_rs->mctx->get_head();
+
+    ggml_tensor * before = build_rs(inp_rs, states, hparams.n_embd_r(), n_seqs);
+    before = ggml_reshape_3d(ctx0, before, n_before, gdn_channels(), n_seqs);
+    ggml_tensor * rows = ggml_concat(ctx0, before, ggml_transpose(ctx0, qkv), 0);
+    ggml_tensor * last =
+        ggml_view_3d(ctx0, rows, n_before, gdn_channels(), n_seqs, rows->nb[1], rows->nb[2], n_head * ggml_element_size(rows));
+    ggml_tensor * place = ggml_view_2d(ctx0, states, hparams.n_embd_r(), n_seqs, states->nb[1], cell * states->nb[1]);
+    ggml_build_forward_expand(gf, ggml_cpy(ctx0, last, place));
+    if (n_kept > 0) {
+        ggml_tensor * kept = ggml_view_3d(ctx0, qkv, gdn_channels(), n_kept, n_seqs, qkv->nb[1], qkv->nb[2], n_head * qkv->nb[1]);
+        ggml_build_forward_expand(gf, ggml_cpy(ctx0, kept, log->inputs(ctx0, il, cell, (uint32_t) n_seqs, n_kept)));
+    }
+    return rows;
+}
+
+// The delta rule over all rows; the memory gets the state before the kept rows, and what these need to be applied to it.
+ggml_tensor * clover_graph_causal::scan(llm_graph_input_rs * inp_rs, const clover_gdn_heads & heads, ggml_tensor * decay,
+                                        ggml_tensor * beta, int il) {
+    const int64_t n_dim = hparams.ssm_d_state;
+    const int64_t n_vheads = hparams.ssm_dt_rank;
+    const int64_t n_seqs = ubatch.n_seqs;
+
+    ggml_tensor * states = inp_rs->mctx->get_s_l(il);
+    ggml_tensor * state = build_rs(inp_rs, states, hparams.n_embd_s(), n_seqs);
     state = ggml_reshape_4d(ctx0, state, n_dim, n_dim, n_vheads, n_seqs);
 
-    ggml_tensor * out = build_recurrent_attn(inp_rs, gdn_states, heads.q, heads.k, heads.v, decay, beta, state, il);
-    return gdn_output(out, x, il);
+    const clover_state_log * log = inp_rs->mctx->log();
+    if (log == nullptr && cparams.n_rs_seq > 0) {
+        return build_recurrent_attn(inp_rs, states, heads.q, heads.k, heads.v, decay, beta, state, il);
+    }
+    const auto n_kept = (uint32_t) pass->n_kept;
+    const auto n_head = (uint32_t) (ubatch.n_seq_tokens - n_kept);
+    const uint32_t cell = inp_rs->mctx->get_head();
+
+    const auto rows = [&](ggml_tensor * t, uint32_t first, uint32_t n) {
+        return n == t->ne[2]
+                   ? t
+                   : ggml_view_4d(ctx0, t, t->ne[0], t->ne[1], n, n_seqs, t->nb[1], t->nb[2], t->nb[3], first * t->nb[2]);
+    };
+    const auto run = [&](uint32_t first, uint32_t n) {
+        const auto values = [&](ggml_tensor * t) {
+            return n == t->ne[2] ? t : ggml_cont(ctx0, rows(t, first, n));
+        };
+        return build_delta_net(rows(heads.q, first, n), rows(heads.k, first, n), rows(heads.v, first, n), values(decay),
+                               values(beta), state, il);
+    };
+    ggml_tensor * out = nullptr;
+    if (n_head > 0) {
+        std::tie(out, state) = run(0, n_head);
+    }
+    if (n_head > 0 || pass->moves) {
+        ggml_tensor * place = ggml_view_2d(ctx0, states, hparams.n_embd_s(), n_seqs, states->nb[1], cell * states->nb[1]);
+        ggml_build_forward_expand(gf, ggml_cpy(ctx0, state, place));
+    }
+    if (n_kept > 0) {
+        ggml_tensor * tail = run(n_head, n_kept).first;
+        out = out == nullptr ? tail : ggml_concat(ctx0, out, tail, 2);
+        const auto keep = [&](ggml_tensor * t, ggml_tensor * place) {
+            t = rows(t, n_head, n_kept);
+            t = ggml_view_3d(ctx0, t, n_vheads, n_kept, n_seqs, t->nb[2], t->nb[3], 0);
+            ggml_build_forward_expand(gf, ggml_cpy(ctx0, t, place));
+        };
+        keep(decay, log->decay(ctx0, il, cell, (uint32_t) n_seqs, n_kept));
+        keep(beta, log->beta(ctx0, il, cell, (uint32_t) n_seqs, n_kept));
+    }
+    return out;
 }

@@ -7,6 +7,22 @@
 #include "models.h"
 
 class clover_block_input;
+class clover_pass_input;
+
+// parts of a delta net layer
+struct clover_gdn_heads {
+    ggml_tensor * q; // [n_dim, key heads, n_rows, n_seqs], unit vectors
+    ggml_tensor * k; // the same
+    ggml_tensor * v; // [n_dim, value heads, n_rows, n_seqs]
+};
+
+inline int64_t clover_gdn_channels(const llama_hparams & hparams) {
+    return (int64_t) hparams.ssm_d_state * (2 * hparams.ssm_n_group + hparams.ssm_dt_rank);
+}
+
+// of the convolution's result [channels, n_rows, n_seqs]
+clover_gdn_heads clover_gdn_split(ggml_context * ctx, const llama_hparams & hparams, ggml_tensor * mixed, int64_t n_rows,
+                                  int64_t n_seqs);
 
 struct clover_graph : public llm_build_delta_net_base {
     clover_graph(const llama_model & model, const llm_graph_params & params) : llm_build_delta_net_base(params), model(model) {}
@@ -30,18 +46,11 @@ struct clover_graph : public llm_build_delta_net_base {
     ggml_tensor * attention(llm_graph_input_attn_kv * inp, ggml_tensor * x, int il);
     ggml_tensor * experts(ggml_tensor * x, int il);
 
-    // parts of a delta net layer
-    struct gdn_heads {
-        ggml_tensor * q; // [n_dim, key heads, n_rows, n_seqs], unit vectors
-        ggml_tensor * k; // the same
-        ggml_tensor * v; // [n_dim, value heads, n_rows, n_seqs]
-    };
     ggml_tensor * gdn_qkv(ggml_tensor * x, int il); // [channels, n_rows, n_seqs]
-    gdn_heads gdn_split(ggml_tensor * mixed);       // of the convolution's result
     ggml_tensor * gdn_repeat(ggml_tensor * t);      // key heads to value heads: head h reads h mod key heads
     ggml_tensor * gdn_output(ggml_tensor * out, ggml_tensor * x, int il);
 
-    int64_t gdn_channels() const { return (int64_t) hparams.ssm_d_state * (2 * hparams.ssm_n_group + hparams.ssm_dt_rank); }
+    int64_t gdn_channels() const { return clover_gdn_channels(hparams); }
 
     const llama_model & model;
     ggml_tensor * inp_pos = nullptr;
@@ -54,8 +63,11 @@ struct clover_graph_causal : public clover_graph {
   private:
     ggml_tensor * mix(ggml_tensor * x, int il) override;
     ggml_tensor * delta_net(llm_graph_input_rs * inp, ggml_tensor * x, int il);
+    ggml_tensor * scan(llm_graph_input_rs * inp, const clover_gdn_heads & heads, ggml_tensor * decay, ggml_tensor * beta, int il);
+    ggml_tensor * conv_input(llm_graph_input_rs * inp, ggml_tensor * qkv, int il);
 
     llm_graph_input_mem_hybrid * inp = nullptr;
+    clover_pass_input * pass = nullptr;
 };
 
 // Block pass: the rows of a block see each other in both directions, and the memory as it is; nothing is kept.
@@ -67,7 +79,7 @@ struct clover_graph_block : public clover_graph {
     ggml_tensor * route(ggml_tensor * x, int il) override;
 
     ggml_tensor * convolve(ggml_tensor * qkv, int il);
-    ggml_tensor * block_softmax(const gdn_heads & heads, int il);
+    ggml_tensor * block_softmax(const clover_gdn_heads & heads, int il);
     ggml_tensor * per_head(ggml_tensor * values); // [1, 1, value heads or 1]
     ggml_tensor * coreset_by_count(ggml_tensor * probs);
     ggml_tensor * coreset_by_share(ggml_tensor * probs);

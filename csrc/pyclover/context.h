@@ -25,7 +25,8 @@ typedef struct pc_context_params {
     const char * cache_type_k;
     const char * cache_type_v;
     int32_t offload_kqv;
-    uint32_t n_rs_seq;     /* states of a recurrent memory kept for taking back the last tokens of a pass */
+    uint32_t n_rs_seq;     /* so many tokens at the end of a pass can be taken back from a recurrent memory */
+    int32_t rs_snapshots;  /* by as many snapshots of it; 0: Clover keeps the tokens' rows and applies them again */
     int32_t n_checkpoints; /* states of a recurrent memory kept for going back to the end of an earlier prompt */
     pc_poll_fn poll;       /* may be NULL */
     void * user;

@@ -360,6 +360,11 @@ SPECULATION.add(
     help="Block passes for a draft, at most as many as tokens are drafted. [default: 1]",
 )  # fmt: skip
 
+MODEL.add(
+    "--spec-rollback", name="rs_snapshots", type=values.rollback, metavar="rows|snapshots",
+    help="How rejected tokens leave Clover's recurrent state: what each brought to it is kept and that of the others "
+    "applied again, or a snapshot of the state is kept for each (63 MiB). [default: rows]",
+)  # fmt: skip
 SPECULATION.add(
     "--spec-draft-adaptive/--no-spec-draft-adaptive", name="adaptive", default=None,
     help="Draft only while it is measured to be faster than plain steps, and as many tokens as pay best. [default: "

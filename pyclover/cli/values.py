@@ -62,3 +62,10 @@ def _whole(value: str, what: str) -> int:
         return int(value)
     except ValueError:
         raise click.BadParameter(f"{value!r} is not {what}.") from None
+
+
+def rollback(value: str) -> bool:
+    """How tokens leave the recurrent state: True for snapshots of it."""
+    if value not in ("rows", "snapshots"):
+        raise click.BadParameter(f"{value!r} is neither 'rows' nor 'snapshots'.")
+    return value == "snapshots"

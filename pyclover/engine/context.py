@@ -30,6 +30,7 @@ from pyclover.errors import (
 )
 
 if TYPE_CHECKING:
+    from pyclover.engine.imatrix import Collector
     from pyclover.engine.sampler import Sampler
     from pyclover.engine.speculation import DraftSelf
 
@@ -53,7 +54,9 @@ class ContextOptions:
         flash_attn: True, False or "auto".
         cache_type_k, cache_type_v: "f32", "f16", "bf16", "q8_0", …
         offload_kqv: keep the caches on the GPU with their layers.
-        n_rs_seq: states of a recurrent memory kept for taking back drafted tokens, 0 to 31.
+        n_rs_seq: tokens at the end of a pass that can be taken back from a recurrent memory, 0 to 31.
+        rs_snapshots: take them back by a snapshot of the state for each; False: Clover keeps what the tokens brought
+            to the state and applies those that stay again, which takes a sixtieth of the memory.
     """
 
     n_ctx: int | None = None
@@ -66,6 +69,7 @@ class ContextOptions:
     cache_type_v: str = "f16"
     offload_kqv: bool = True
     n_rs_seq: int = 0
+    rs_snapshots: bool = False
 
     def __post_init__(self) -> None:
         ranges = {
@@ -76,6 +80,7 @@ class ContextOptions:
             if getattr(self, name) is not None or name not in ("n_ctx", "n_threads", "n_threads_batch"):
                 arguments.integer(name, getattr(self, name), low, high)
         arguments.boolean("offload_kqv", self.offload_kqv)
+        arguments.boolean("rs_snapshots", self.rs_snapshots)
         if not isinstance(self.flash_attn, bool) and not (
             isinstance(self.flash_attn, str) and self.flash_attn == "auto"
         ):
@@ -133,12 +138,15 @@ class Claim:
 class Context:
     """The memory of one sequence. Calls are made by one thread at a time; see `claim`.
 
+    Args:
+        collector: gets the activations of every pass; passes take longer with one.
+
     Raises:
         UsageError: settings that cannot be honoured.
         OutOfMemoryError: no room for caches and buffers.
     """
 
-    def __init__(self, model: Model, options: ContextOptions) -> None:
+    def __init__(self, model: Model, options: ContextOptions, collector: Collector | None = None) -> None:
         self.model = model
         self.claim = Claim(weakref.ref(self))
         n_ctx = options.n_ctx if options.n_ctx is not None else min(model.info.n_ctx_train, DEFAULT_N_CTX)
@@ -158,9 +166,13 @@ class Context:
         params.cache_type_v = type_v
         params.offload_kqv = options.offload_kqv
         params.n_rs_seq = options.n_rs_seq
+        params.rs_snapshots = options.rs_snapshots
         params.n_checkpoints = CHECKPOINTS
         params.poll = lib.pyclover_poll
         params.user = ffi.NULL
+        if collector is not None:  # it must outlive the native context
+            params.imatrix = collector.pointer
+            self.collector = collector
         out = ffi.new("pc_context **")
         with model.handle as native_model:
             try:

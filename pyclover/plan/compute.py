@@ -60,7 +60,8 @@ def compute_bytes(geometry: Geometry, settings: Settings, work: Work) -> int:
         feed_forward = _experts(g) if g.n_expert else 2 * g.n_ff + 3 * g.n_embd
         moments.append(rows * feed_forward)
     if work.linear:
-        moments.append(_delta_net(g, rows, settings.n_max))
+        n_states = settings.n_max if settings.rs_snapshots or not g.row_size else 0
+        moments.append(_delta_net(g, rows, n_states))
     attention = 0
     if work.full:
         heads = g.n_head * g.head_dim
@@ -81,11 +82,11 @@ def _experts(g: Geometry) -> int:
     return g.n_expert_used * (g.n_embd + 2 * g.n_ff) + 5 * g.n_embd + 2 * g.n_expert
 
 
-def _delta_net(g: Geometry, rows: int, n_max: int) -> int:
-    """Numbers in a Gated DeltaNet layer. Each state that is kept for taking tokens back leaves the operator as well."""
+def _delta_net(g: Geometry, rows: int, n_states: int) -> int:
+    """Numbers in a Gated DeltaNet layer. Each snapshot for taking tokens back leaves the operator as well."""
     carried = 2 * g.conv_size
     per_row = 2 * g.channels + 2 * g.key_size + 2 * g.inner_size + 3 * g.n_embd
     few_rows = (per_row - g.n_embd) * rows + g.state_size
-    if n_max == 0:  # the layer's input is free again before the widest moment
+    if n_states == 0:  # the layer's input is free again before the widest moment
         per_row -= 5 * g.n_embd // 2
-    return carried + (1 + n_max) * g.state_size + max(per_row * rows, few_rows)
+    return carried + (1 + n_states) * g.state_size + max(per_row * rows, few_rows)

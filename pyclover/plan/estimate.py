@@ -20,12 +20,12 @@ from pyclover.plan.place import Placement, mapped_span, place, repacks
 from pyclover.plan.settings import Settings, cache_type
 
 KINDS = (
-    "weights", "KV cache", "recurrent state", "rollback states", "compute buffers", "output rows", "saved states",
+    "weights", "KV cache", "recurrent state", "rollback", "compute buffers", "output rows", "saved states",
     "overhead",
 )  # fmt: skip
 # The kinds that Clover.memory() reports, by its own names; the others lie outside of what llama.cpp counts.
 MEASURED = {
-    "weights": "weights", "KV cache": "context", "recurrent state": "context", "rollback states": "context",
+    "weights": "weights", "KV cache": "context", "recurrent state": "context", "rollback": "context",
     "compute buffers": "compute",
 }  # fmt: skip
 # Kept for going back: two ends of prompts, and the point before a draft (csrc/context.cpp).
@@ -162,12 +162,13 @@ def _row_bytes(kind: GgmlType, width: int) -> int:
 def _context(sums: _Sums, g: Geometry, s: Settings, places: Placement) -> None:
     k, v = cache_type("cache_type_k", s.cache_type_k), cache_type("cache_type_v", s.cache_type_v)
     state = _state_bytes(g)
+    rollback = s.n_max * state if s.rs_snapshots or not g.row_size else (s.n_max + (s.n_max > 0)) * g.row_size * F32
     for device, k_width, v_width, recurrent in zip(places.layers, g.k_width, g.v_width, g.recurrent, strict=True):
         if k_width or v_width:
             sums.add("KV cache", device, s.n_cells * (_row_bytes(k, k_width) + _row_bytes(v, v_width)))
         if recurrent:
             sums.add("recurrent state", device, state)
-            sums.add("rollback states", device, s.n_max * state)
+            sums.add("rollback", device, rollback)
 
 
 def _compute(

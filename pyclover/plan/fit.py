@@ -37,6 +37,7 @@ def fit(
     n_batch: int | None = None,
     n_ubatch: int | None = None,
     flash_attn: bool = True,
+    rs_snapshots: bool = False,
     mmap: bool = True,
     reserve_bytes: int | None = None,
     probe: Machine | None = None,
@@ -55,6 +56,7 @@ def fit(
         n_cpu_moe: layers, from the first, whose routed experts stay in main memory, -1 for all.
         n_batch, n_ubatch: prompt tokens handed over, and computed, at once.
         flash_attn: False: the context will be made without it, which takes more memory.
+        rs_snapshots: True: drafted tokens will be taken back by snapshots of the recurrent state, which take more memory.
         mmap: False: the file will be read instead of mapped.
         reserve_bytes: what stays free of every memory; None: 5 % of the machine's, 10 % of a card's, at least 512 MiB
             but at most an eighth.
@@ -68,6 +70,7 @@ def fit(
     wishes = Wishes(
         n_ctx=n_ctx, n_max=n_max, cache_type_k=cache_type_k, cache_type_v=cache_type_v, n_gpu_layers=n_gpu_layers,
         n_cpu_moe=n_cpu_moe, n_batch=n_batch, n_ubatch=n_ubatch, flash_attn=flash_attn, mmap=mmap,
+        rs_snapshots=rs_snapshots,
     )  # fmt: skip
     _check(wishes)
     if reserve_bytes is not None:
@@ -190,7 +193,7 @@ def _does_not_fit(name: str, search: Search, wishes: Wishes, lacking: Found) -> 
         f"{Path(name).name} does not fit: it needs {_gib(worst.needed_bytes)} {where}, and "
         f"{_gib(worst.free_bytes or 0)} are free{limit}, of which {_gib(worst.reserve_bytes)} stay in reserve; "
     )
-    text += f"what would fit: {_short(nearest)}" if nearest else _advice(search, worst)
+    text += f"what would fit: {_short(nearest)}" if nearest else _advice(search, lacking, worst)
     return DoesNotFitError(
         text, needed_bytes=worst.needed_bytes, free_bytes=worst.free_bytes or 0, device=worst.name,
         nearest=_plan(name, search, wishes, nearest) if nearest else None,
@@ -222,7 +225,10 @@ def _short(found: Found) -> str:
     return ", ".join([*parts, *([f"n_cpu_moe={s.n_cpu_moe}"] if s.n_cpu_moe else [])])
 
 
-def _advice(search: Search, worst: Pool) -> str:
+def _advice(search: Search, lacking: Found, worst: Pool) -> str:
+    spare = [pool.free_bytes - pool.needed_bytes for pool in lacking.pools if pool.free_bytes is not None]
+    if search.reserve_bytes is not None and min(spare, default=0) >= 0:
+        return f"it fits with a reserve (reserve_bytes, --reserve) of at most {_gib(min(spare, default=0))}"
     rest = search.geometry.weights_bytes - worst.short_bytes
     if rest <= 0:
         return "no settings make it fit: free some memory, or take a much smaller file"

@@ -48,6 +48,7 @@ class Geometry:
         head_dim: of keys; a quantized cache needs whole blocks in it.
         recurrent: layers with a state. conv_size, state_size: numbers in each one's two parts.
         channels, key_size, inner_size: widths inside a Gated DeltaNet layer.
+        row_size: numbers that such a layer keeps of a token that can be taken back; 0: it keeps whole states.
         rough: not Clover; activations are guessed from the usual shape of a transformer.
     """
 
@@ -67,6 +68,7 @@ class Geometry:
     channels: int = 0
     key_size: int = 0
     inner_size: int = 0
+    row_size: int = 0
     n_expert: int = 0
     n_expert_used: int = 0
     n_ff: int = 0
@@ -145,6 +147,7 @@ def _clover(name: str, facts: CloverFacts, weights: tuple[Weight, ...]) -> Geome
         v_width=tuple(width * f for f in full), recurrent=tuple(not f for f in full),
         conv_size=(facts.ssm_conv_kernel - 1) * channels, state_size=facts.ssm_state_size * inner,
         conv_kernel=facts.ssm_conv_kernel, channels=channels, key_size=key, inner_size=inner,
+        row_size=channels + 2 * facts.ssm_time_step_rank,
         n_expert=facts.n_expert, n_expert_used=max(facts.n_expert_used, default=0), n_ff=max(facts.n_ff_exp, default=0),
         can_draft=facts.capabilities.draft_self.available, weights=weights,
     )  # fmt: skip

@@ -99,6 +99,6 @@ def _n_max(search: Search, w: Wishes, s: Settings) -> str:
     if not search.geometry.can_draft:
         return "the file has no block pass to draft with"
     if s.n_max == DEFAULT_N_MAX:
-        return "the length of a draft: what is rejected costs no further pass"
+        return "drafts of that length: what is rejected costs no further pass"
     more = search.try_settings(replace(s, n_max=s.n_max + 1))
-    return f"states for {s.n_max + 1} do not fit" if not more.fits else "no more rows in a batch"
+    return f"{s.n_max + 1} do not fit" if not more.fits else "no more rows in a batch"

@@ -16,7 +16,7 @@ from pyclover.plan.settings import CELL_STEP, Settings
 
 DEFAULT_N_CTX = 8192  # of Clover itself
 LEAST_N_CTX = 1024  # below it, a chat has no room
-DEFAULT_N_MAX = 3  # of DraftSelf
+DEFAULT_N_MAX = 15  # drafts of "auto"
 N_BATCH = 2048
 N_UBATCH = (512, 256, 128)
 PLAIN_CACHE, SMALL_CACHE = "f16", "q8_0"
@@ -28,6 +28,7 @@ class Wishes:
 
     n_ctx: int | None = None
     n_max: int | None = None
+    rs_snapshots: bool = False
     cache_type_k: str | None = None
     cache_type_v: str | None = None
     n_gpu_layers: int | None = None
@@ -139,6 +140,7 @@ class Search:
                         yield Settings(
                             n_ctx=n_ctx, n_batch=n_batch, n_ubatch=min(n_ubatch, n_batch), n_max=n_max,
                             cache_type_k=type_k, cache_type_v=type_v, flash_attn=w.flash_attn, mmap=w.mmap,
+                            rs_snapshots=w.rs_snapshots,
                         )  # fmt: skip
 
     def _cache_types(self, w: Wishes) -> list[tuple[str, str]]:

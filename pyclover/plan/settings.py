@@ -19,6 +19,7 @@ class Settings:
 
     Attributes:
         n_max: drafted tokens that can be taken back without another pass (n_rs_seq of the context).
+        rs_snapshots: by a snapshot of the recurrent state for each, as models other than Clover do in any case.
         n_gpu_layers: layers on GPUs counted from the last, the output as one more; n_layer + 1 is all.
         n_cpu_moe: layers counted from the first whose routed experts stay with the processor.
     """
@@ -27,6 +28,7 @@ class Settings:
     n_batch: int = 2048
     n_ubatch: int = 512
     n_max: int = 0
+    rs_snapshots: bool = False
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
     flash_attn: bool = True

@@ -12,7 +12,7 @@ from pyclover.plan.room import MEMORY, Pool
 # llama.cpp's own bounds; it does not ask whether there is so much
 MAX_CACHE_BYTES = 8192 * MIB
 MAX_CHECKPOINTS = 32
-STATES = ("recurrent state", "rollback states")
+STATES = ("recurrent state", "rollback")
 
 
 @dataclass(frozen=True)

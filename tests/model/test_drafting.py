@@ -33,20 +33,63 @@ def prompts(n: int, seed: int = 7) -> list[str]:
 
 @pytest.fixture(scope="module")
 def tiny() -> Iterator[pyclover.Clover]:
-    with pyclover.Clover(TINY, n_ctx=512, **EXACT) as m:
+    with pyclover.Clover(TINY, n_ctx=512, n_rs_seq=0, **EXACT) as m:
+        yield m
+
+
+@pytest.fixture(scope="module")
+def rows() -> Iterator[pyclover.Clover]:
+    with pyclover.Clover(TINY, n_ctx=512, n_rs_seq=15, **EXACT) as m:
         yield m
 
 
 @pytest.fixture(scope="module")
 def snapshots() -> Iterator[pyclover.Clover]:
-    with pyclover.Clover(TINY, n_ctx=512, n_rs_seq=15, **EXACT) as m:
+    with pyclover.Clover(TINY, n_ctx=512, n_rs_seq=15, rs_snapshots=True, **EXACT) as m:
         yield m
 
 
-@pytest.fixture(params=["tiny", "snapshots"])
+@pytest.fixture(params=["tiny", "rows", "snapshots"])
 def either(request: pytest.FixtureRequest) -> pyclover.Clover:
-    """The model with both ways of taking tokens back."""
+    """The model with each way of taking tokens back: a copy of the state, rows, snapshots."""
     return request.getfixturevalue(str(request.param))
+
+
+@pytest.mark.parametrize("name", TINIES)
+@pytest.mark.parametrize("n_ubatch", [33, 64, 512])
+def test_rows_leave_the_state_that_snapshots_leave(name: str, n_ubatch: int) -> None:
+    """To the bit, whatever of a check is taken back, and however the prompt is cut into passes."""
+    options: dict[str, Any] = {"n_ctx": 256, "n_rs_seq": 31, "n_ubatch": n_ubatch, **EXACT}
+    path = ORACLE / "expected_preview" / f"{name}.gguf"
+    with pyclover.Clover(path, **options) as one, pyclover.Clover(path, rs_snapshots=True, **options) as other:
+        ids = one.tokenize(" ".join(prompts(12)))
+        assert len(ids) > 70
+        for n_prompt in (1, 2, 31, 32, 33, 34, 70):
+            for n_max in (1, 2, 7, 30):
+                states = []
+                for m in (one, other):
+                    m._context.clear()
+                    asked = {"max_tokens": 20, "temperature": 0, "speculation": fixed_draft(n_max=n_max)}
+                    m.generate(ids[:n_prompt], **asked)
+                    states.append(m._context.get_state())
+                assert states[0] == states[1], (n_prompt, n_max)
+        assert sum(u.bytes for u in one.memory()) < sum(u.bytes for u in other.memory())
+
+
+def test_tokens_of_a_pass_can_be_taken_back_step_by_step(rows: pyclover.Clover, tiny: pyclover.Clover) -> None:
+    """A prompt that shares its beginning with the last one is cut back by rows; nothing is read anew."""
+    ids = tiny.tokenize(" ".join(prompts(6)))[:40]
+    rows._context.clear()
+    rows.logits(ids)
+    for n_kept in (39, 36, 30, 26):
+        cut = [*ids[:n_kept], 5]
+        stats = rows.generate(cut, max_tokens=1, temperature=0).stats
+        assert stats.n_prompt_reused == n_kept
+        tiny._context.clear()
+        expected = tiny.logits(cut)[-1]
+        np.testing.assert_allclose(rows._context.last_logits(), expected, atol=1e-4)
+        rows._context.clear()
+        rows.logits(ids)
 
 
 def gap(m: pyclover.Clover, ids: list[int], one: int, other: int) -> float:

@@ -116,7 +116,7 @@ def test_the_default_context_of_a_processor() -> None:
     found = made(MACHINES["no GPU, 32 GB"])
     assert found.settings.n_ctx == 8192
     assert found.settings.n_gpu_layers == 0
-    assert (found.settings.cache_type_k, found.settings.n_max, found.settings.n_ubatch) == ("f16", 3, 512)
+    assert (found.settings.cache_type_k, found.settings.n_max, found.settings.n_ubatch) == ("f16", 15, 512)
 
 
 def tight(**wishes: Any) -> list[tuple[Any, ...]]:
@@ -136,11 +136,14 @@ def tight(**wishes: Any) -> list[tuple[Any, ...]]:
 
 def test_states_go_before_rows_and_rows_before_the_context() -> None:
     seen = tight()
-    assert seen[0] == (8192, "f16", 512, 3)
+    assert seen[0] == (8192, "f16", 512, 15)
     assert {n for n, *_ in seen} == {8192, 4096, 2048, 1024}
     assert {kind for _, kind, _, _ in seen} == {"f16"}  # a context that nobody asked for shrinks instead
     first = [entry for entry in seen if entry[0] == 8192]
-    assert first[:4] == [(8192, "f16", 512, n) for n in (3, 2, 1, 0)]
+    wide = [n for *_, n_ubatch, n in first if n_ubatch == 512]
+    assert wide == sorted(wide, reverse=True)  # fewer drafted tokens first,
+    assert len(wide) > 1
+    assert [n_ubatch for *_, n_ubatch, _ in first] == sorted((u for *_, u, _ in first), reverse=True)  # then fewer rows
 
 
 def test_an_asked_context_stays_and_its_cache_shrinks() -> None:
@@ -200,7 +203,7 @@ def test_options_are_those_of_clover() -> None:
     assert set(found.options()) <= known
     assert found.options()["n_gpu_layers"] == -1  # all
     assert found.options()["n_cpu_moe"] == found.settings.n_cpu_moe
-    assert found.options()["n_rs_seq"] == 3
+    assert found.options()["n_rs_seq"] == 15
     words = found.arguments()
     assert words[words.index("--n-cpu-moe") + 1] == str(found.settings.n_cpu_moe)
     assert words[words.index("-ngl") + 1] == "41"

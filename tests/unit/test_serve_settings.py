@@ -139,7 +139,7 @@ def test_workers_that_are_none() -> None:
 
 
 def plan(state_bytes: int, free_bytes: int | None, needed_bytes: int) -> Plan:
-    rows = (Row("recurrent state", "CPU", state_bytes // 2), Row("rollback states", "CPU", state_bytes // 2))
+    rows = (Row("recurrent state", "CPU", state_bytes // 2), Row("rollback", "CPU", state_bytes // 2))
     return Plan(
         model="m", settings=Settings(n_ctx=4096), choices=(), estimate=Estimate(rows), n_layer=4, machine=Machine(),
         pools=(Pool("memory", needed_bytes, free_bytes, GIB),),
