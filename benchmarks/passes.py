@@ -13,6 +13,9 @@ their medians with quartiles and 95 % interval.
                         (check + next step - plain step) / check
     snapshots / none    the same with a snapshot of the state for each token
 
+    one pass / two      a pass over m tokens with a block of m masks behind them, against a pass over the tokens and a
+                        block pass over a token and m - 1 masks: a round of drafting that is accepted whole
+
 and the memory that rows and snapshots take. Tokens are random: a pass over m of them meets about as many experts as m
 tokens of a text can.
 """
@@ -87,6 +90,8 @@ def main() -> None:
         return [rng.randrange(model.info.n_vocab) for _ in range(n)]
 
     plain = context(model, args.threads, 0)
+    mask = model.info.mask
+    assert mask is not None, "the file names no mask token"
     for m in args.rows:
         n_back = m - 1
         rows, snapshots = context(model, args.threads, n_back), context(model, args.threads, n_back, snapshots=True)
@@ -111,8 +116,22 @@ def main() -> None:
             plain.logits(block)
             return time.perf_counter() - began, 0.0
 
+        def ahead(m: int = m) -> tuple[float, float]:
+            block = tokens(m)
+            plain.clear()
+            began = time.perf_counter()
+            blocks.look_ahead(plain, block, m)
+            return time.perf_counter() - began, 0.0
+
+        def mask_preview(m: int = m) -> tuple[float, float]:
+            block = [*tokens(1), *[mask] * (m - 1)]
+            plain.clear()
+            began = time.perf_counter()
+            blocks.preview(plain, block, 0)
+            return time.perf_counter() - began, 0.0
+
         jobs: dict[str, Callable[[], tuple[float, float]]] = {name: c.seconds for name, c in checks.items()}
-        jobs |= {"preview": preview, "causal": causal}
+        jobs |= {"preview": preview, "causal": causal, "ahead": ahead, "draft": mask_preview}
         found: dict[str, list[tuple[float, float]]] = {name: [] for name in jobs}
         for i in range(args.rounds + 1):
             order = list(jobs) if i % 2 else list(reversed(jobs))
@@ -126,6 +145,8 @@ def main() -> None:
 
         print(f"{m} rows, {args.rounds} rounds; causal {1e3 * statistics.median(s for s, _ in found['causal']):.1f} ms")
         print("  " + line("preview / causal", ratios("preview", "causal")))
+        two = [(c[0] + d[0], 0.0) for c, d in zip(found["causal"], found["draft"], strict=True)]
+        print("  " + line("one pass / two passes", [a[0] / b[0] for a, b in zip(found["ahead"], two, strict=True)]))
         print("  " + line("check: rows / none", ratios("rows", "none")))
         print("  " + line("snapshots / none", ratios("snapshots", "none")))
         more = context_bytes(rows) - context_bytes(none)

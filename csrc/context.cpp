@@ -1,6 +1,8 @@
 // Contexts: life, prompts, steps.
 #include "context.hpp"
 
+#include "llama-clover.h"
+
 #include "cache_types.hpp"
 
 #include <algorithm>
@@ -285,7 +287,23 @@ void pc_context::check_room(size_t n_tokens) const {
     }
 }
 
-void pc_context::compute(const llama_token * tokens, size_t n_tokens, bool every_row) {
+// The tokens, and behind them a block of masks, in one pass.
+static int32_t compute_ahead(llama_context * ctx, const llama_batch & tokens, size_t n_ahead) {
+    std::unique_ptr<llama_batch_ext, decltype(&llama_batch_ext_free)> batch(llama_batch_ext_init(ctx), llama_batch_ext_free);
+    const llama_token mask = llama_vocab_mask(llama_model_get_vocab(llama_get_model(ctx)));
+    const auto n_tokens = (size_t) tokens.n_tokens;
+    for (size_t i = 0; i < n_tokens + n_ahead; i++) {
+        const llama_pos pos = tokens.pos[0] + (llama_pos) i;
+        const int32_t row = llama_batch_ext_add_token(batch.get(), 0, i < n_tokens ? tokens.token[i] : mask);
+        if (row < 0 || !llama_batch_ext_set_pos(batch.get(), row, &pos) ||
+            !llama_batch_ext_set_output_logits(batch.get(), row, true)) {
+            return -1;
+        }
+    }
+    return llama_clover_process_ahead(ctx, batch.get(), (uint32_t) n_ahead);
+}
+
+void pc_context::compute(const llama_token * tokens, size_t n_tokens, bool every_row, size_t n_ahead) {
     if (stop_requested()) {
         throw error(PC_CANCELLED, "the call was stopped");
     }
@@ -306,7 +324,7 @@ void pc_context::compute(const llama_token * tokens, size_t n_tokens, bool every
     clear_error_lines();
     int rc = 0;
     try {
-        rc = llama_decode(ctx, batch);
+        rc = n_ahead > 0 ? compute_ahead(ctx, batch, n_ahead) : llama_decode(ctx, batch);
     } catch (...) {
         forget();
         throw;
@@ -390,6 +408,7 @@ extern "C" int pc_context_create(pc_model * model, const pc_context_params * par
         lp.n_seq_max = 1;
         lp.n_rs_seq = c->n_rs_seq;
         lp.rs_snapshots = p.rs_snapshots != 0;
+        c->snapshots = c->n_rs_seq > 0 && p.rs_snapshots != 0;
         if (lp.n_rs_seq > 0 && lp.n_ubatch < lp.n_rs_seq + 2) {
             throw error(PC_BAD_ARGUMENT, "with n_rs_seq=" + std::to_string(lp.n_rs_seq) + " a batch must have " +
                                              std::to_string(lp.n_rs_seq + 2) +

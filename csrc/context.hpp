@@ -17,6 +17,7 @@ struct pc_context {
     uint32_t n_batch = 0;
     uint32_t n_outputs = 0;
     uint32_t n_rs_seq = 0;
+    bool snapshots = false; // of a recurrent memory, n_rs_seq of them; else Clover keeps rows
 
     // What the memory holds, token by token. Kept in step with it: when a pass fails, both are emptied.
     std::vector<llama_token> history;
@@ -48,6 +49,12 @@ struct pc_context {
     size_t draft_start = 0;           // tokens before the last draft's pass, and
     std::vector<uint8_t> draft_state; // the recurrent memory there, where snapshots are too few; else empty
 
+    // A draft that was made in the pass that checked the one before it. It is good behind so many tokens of history, when
+    // the pending token is the one that it was made for.
+    std::vector<llama_token> next_draft;
+    size_t next_draft_at = 0;
+    llama_token next_draft_after = LLAMA_TOKEN_NULL;
+
     pc_stats stats{};
     pc_spec_stats spec{};
 
@@ -64,10 +71,11 @@ struct pc_context {
     bool restore(size_t n_at_most, size_t n_prompt); // to the best checkpoint, false: there is none
     std::vector<uint8_t> recurrent_state();          // the recurrent part of the memory; empty: llama.cpp could not write it
     void save_checkpoint();
-    void compute(const llama_token * tokens, size_t n_tokens, bool every_row); // appends; at most n_batch tokens
-    void preview(const llama_token * rows, size_t n_rows);                     // every row; history and memory stay
-    llama_token choose(pc_sampler & sampler, int32_t row);                     // from the logits of a row, -1: the last
-    void append(const llama_token * tokens, size_t n_tokens);                  // any number, counted as read; logits of the last
+    // appends; at most n_batch tokens. n_ahead: rows of masks behind them that look ahead, and are not kept
+    void compute(const llama_token * tokens, size_t n_tokens, bool every_row, size_t n_ahead = 0);
+    void preview(const llama_token * rows, size_t n_rows);    // every row; history and memory stay
+    llama_token choose(pc_sampler & sampler, int32_t row);    // from the logits of a row, -1: the last
+    void append(const llama_token * tokens, size_t n_tokens); // any number, counted as read; logits of the last
     void check_tokens(const llama_token * tokens, size_t n_tokens) const;
     void check_room(size_t n_tokens) const;
 

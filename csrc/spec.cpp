@@ -165,6 +165,29 @@ extern "C" int pc_context_preview(pc_context * context, const int32_t * rows, si
     });
 }
 
+extern "C" int pc_context_look_ahead(pc_context * context, const int32_t * tokens, size_t n_tokens, size_t n_rows, float * out) {
+    return guarded([&] {
+        pc_context & c = *required(context, "context");
+        required(out, "out");
+        require_block_pass(*c.model);
+        c.check_tokens(tokens, n_tokens);
+        const size_t n_all = n_tokens + n_rows;
+        if (n_tokens < 1 || n_rows < 1 || n_rows > PC_BLOCK_MAX || c.snapshots ||
+            n_all > std::min({ (size_t) c.n_batch, (size_t) llama_n_ubatch(c.ctx), (size_t) c.n_outputs })) {
+            throw error(PC_BAD_ARGUMENT, std::to_string(n_tokens) + " tokens and a block of " + std::to_string(n_rows) +
+                                             " rows cannot be computed in one pass here");
+        }
+        c.check_room(c.history.size() + n_all);
+        c.pending = LLAMA_TOKEN_NULL;
+        c.compute(tokens, n_tokens, true, n_rows);
+        c.logits_row = (int32_t) n_tokens - 1;
+        const auto n_vocab = (size_t) c.model->n_vocab;
+        for (size_t t = 0; t < n_rows; t++) {
+            std::copy_n(llama_get_logits_ith(c.ctx, (int32_t) (n_tokens + t)), n_vocab, out + t * n_vocab);
+        }
+    });
+}
+
 //
 // draft-self
 //
@@ -205,6 +228,50 @@ std::vector<llama_token> drafted(pc_context & c, int32_t n, const pc_draft_param
     }
     check_block_result(rc);
     return std::move(requests[0].draft);
+}
+
+// The draft that the last check's pass made, at most n tokens of it; empty: there is none for what follows now.
+std::vector<llama_token> drafted_before(pc_context & c, int32_t n) {
+    std::vector<llama_token> draft;
+    if (c.next_draft_at == c.history.size() && c.next_draft_after == c.pending) {
+        draft = std::move(c.next_draft);
+        draft.resize(std::min(draft.size(), (size_t) std::max(n, 0)));
+    }
+    c.next_draft.clear();
+    return draft;
+}
+
+// Rows that can look ahead in the pass that checks a draft; 0: none.
+size_t rows_ahead(const pc_context & c, const pc_draft_params & p, size_t n_drafted, uint64_t n_left) {
+    const size_t n_rows = (size_t) std::max(p.n_rows, p.n_max + 1);
+    const size_t n_check = n_drafted + 1;
+    const bool fits = c.history.size() + n_check + n_rows <= c.n_ctx &&
+                      n_check + n_rows <= std::min(c.n_batch, llama_n_ubatch(c.ctx)) && n_check + n_rows <= c.n_outputs;
+    return p.ahead != 0 && p.n_steps == 1 && n_drafted > 0 && n_left > n_check + 1 && fits && !c.snapshots ? n_rows : 0;
+}
+
+// What the rows behind a check say once all of it is accepted; row `first_row` of the output is the first of them.
+void read_ahead(pc_context & c, const pc_draft_params & p, int32_t first_row, size_t n_rows) {
+    const bool shift = llama_clover_get_block_params(c.ctx).shift_logits;
+    const llama_token mask = llama_vocab_mask(c.model->vocab);
+    const auto best = [&](size_t row) {
+        const float * logits = llama_get_logits_ith(c.ctx, first_row + (int32_t) row);
+        return clover_best_token(logits, c.model->n_vocab, mask, p.p_min > 0.0f);
+    };
+    // the block did not know the token that is pending now: if it took it for another one, the rest does not fit it
+    if (!shift && best(0).id != c.pending) {
+        return;
+    }
+    for (size_t row = shift ? 0 : 1; row < n_rows && c.next_draft.size() < (size_t) p.n_max; row++) {
+        const clover_best token = best(row);
+        if (token.id == LLAMA_TOKEN_NULL || (p.p_min > 0.0f && token.p < p.p_min)) {
+            break;
+        }
+        c.next_draft.push_back(token.id);
+    }
+    c.spec.ahead_used += c.next_draft.empty() ? 0 : 1;
+    c.next_draft_at = c.history.size();
+    c.next_draft_after = c.pending;
 }
 
 void keep_state_before(pc_context & c, size_t n_drafted) {
@@ -265,16 +332,21 @@ extern "C" int pc_context_draft_step(pc_context * context, pc_sampler * sampler,
 
         stopwatch passes(c.stats.decode_s);
         c.settle();
-        std::vector<llama_token> batch = drafted(c, (int32_t) n, p);
+        std::vector<llama_token> batch = drafted_before(c, (int32_t) n);
+        if (batch.empty()) {
+            batch = drafted(c, (int32_t) n, p);
+        }
         batch.insert(batch.begin(), c.pending);
         const size_t n_drafted = batch.size() - 1;
+        const size_t n_ahead = rows_ahead(c, p, n_drafted, n_left);
         const size_t start = c.history.size();
         keep_state_before(c, n_drafted);
         std::vector<uint8_t> state = std::move(c.draft_state);
         {
             stopwatch watch(c.spec.verify_s);
-            c.compute(batch.data(), batch.size(), true);
+            c.compute(batch.data(), batch.size(), true, n_ahead);
         }
+        c.spec.ahead += n_ahead > 0 ? 1 : 0;
         c.draft_start = start;
         c.draft_state = std::move(state);
         passes.stop();
@@ -320,6 +392,9 @@ extern "C" int pc_context_draft_step(pc_context * context, pc_sampler * sampler,
         c.n_beyond = c.history.size() - n_kept;
         c.history.resize(n_kept);
         c.logits_row = (int32_t) *n_tokens - 1;
+        if (n_ahead > 0 && n_accepted == n_drafted && *is_end == 0) {
+            read_ahead(c, p, (int32_t) n_drafted + 1, n_ahead);
+        }
     });
 }
 

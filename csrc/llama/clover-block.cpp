@@ -82,12 +82,11 @@ class clover_block_input : public llm_graph_input_i {
     };
 };
 
-static bool clover_uses_coreset(const clover_block_params & p) {
+bool clover_uses_coreset(const clover_block_params & p) {
     return p.expert_coreset > 0 || p.expert_coreset_share > 0.0f;
 }
 
-clover_graph_block::clover_graph_block(const llama_model & model, const llm_graph_params & params)
-    : clover_graph(model, params), block(params.cparams.clover_block) {
+clover_graph_block::clover_graph_block(const llama_model & model, const llm_graph_params & params) : clover_graph(model, params) {
     GGML_ASSERT(ubatch.n_seqs > 0 && ubatch.equal_seqs() && ubatch.n_tokens == ubatch.n_seq_tokens * ubatch.n_seqs);
 
     auto input = std::make_unique<clover_block_input>(ctx0, ubatch, hparams, cparams,
@@ -101,27 +100,48 @@ ggml_tensor * clover_graph_block::mix(ggml_tensor * x, int il) {
     if (!hparams.is_recr(il)) {
         return attention(&inp->attn, x, il);
     }
-    ggml_tensor * mixed = convolve(gdn_qkv(x, il), il);
-    const clover_gdn_heads heads = clover_gdn_split(ctx0, hparams, mixed, ubatch.n_seq_tokens, ubatch.n_seqs);
-    return gdn_output(block_softmax(heads, il), x, il);
+    const auto * states = inp->memory->get_recr();
+    const int64_t n_dim = hparams.ssm_d_state;
+    const int64_t n_before = model.layers[il].ssm_conv1d->ne[0] - 1;
+    const int64_t n_seqs = ubatch.n_seqs;
+    const auto read = [&](ggml_tensor * memory, int64_t size) {
+        return ggml_get_rows(ctx0, ggml_reshape_2d(ctx0, memory, size, memory->ne[1]), inp->state_rows);
+    };
+    ggml_tensor * before = read(states->get_r_l(il), hparams.n_embd_r());
+    before = ggml_reshape_3d(ctx0, before, n_before, gdn_channels(), n_seqs);
+    before = ggml_mul(ctx0, before, inp->state_exists);
+    ggml_tensor * state = read(states->get_s_l(il), hparams.n_embd_s());
+    state = ggml_reshape_4d(ctx0, state, n_dim, n_dim, hparams.ssm_dt_rank, n_seqs);
+    return gdn_output(block_rows(gdn_qkv(x, il), before, state, inp->state_exists, il), x, il);
+}
+
+ggml_tensor * clover_graph_block::route(ggml_tensor * x, int il) {
+    if (!clover_uses_coreset(block)) {
+        return nullptr;
+    }
+    return block_route(build_lora_mm(model.layers[il].ffn_gate_inp, x), ubatch.n_seq_tokens, ubatch.n_seqs, il);
+}
+
+//
+// parts of a block
+//
+
+// qkv [channels, n_rows, n_seqs] -> [n_dim, value heads, n_rows, n_seqs]; exists: 0 where the state counts as zeros, or nullptr
+ggml_tensor * clover_graph::block_rows(ggml_tensor * qkv, ggml_tensor * before, ggml_tensor * state, ggml_tensor * exists,
+                                       int il) {
+    ggml_tensor * mixed = block_convolution(qkv, before, il);
+    return block_softmax(clover_gdn_split(ctx0, hparams, mixed, qkv->ne[1], qkv->ne[2]), state, exists, il);
 }
 
 // Both convolutions, one SiLU after their sum: the causal one starts from the clean rows before the block, the other one
 // looks ahead, and rows past the end of the block count as 0.
-ggml_tensor * clover_graph_block::convolve(ggml_tensor * qkv, int il) {
+ggml_tensor * clover_graph::block_convolution(ggml_tensor * qkv, ggml_tensor * before, int il) {
     const auto & layer = model.layers[il];
-    const int64_t n_rows = ubatch.n_seq_tokens;
-    const int64_t n_seqs = ubatch.n_seqs;
-    const int64_t n_before = layer.ssm_conv1d->ne[0] - 1;
-
-    ggml_tensor * memory = inp->memory->get_recr()->get_r_l(il);
-    memory = ggml_reshape_2d(ctx0, memory, hparams.n_embd_r(), memory->ne[1]);
-    memory = ggml_get_rows(ctx0, memory, inp->state_rows);
-    memory = ggml_reshape_3d(ctx0, memory, n_before, gdn_channels(), n_seqs);
-    memory = ggml_mul(ctx0, memory, inp->state_exists);
+    const int64_t n_rows = qkv->ne[1];
+    const int64_t n_seqs = qkv->ne[2];
 
     ggml_tensor * rows = ggml_transpose(ctx0, qkv);
-    ggml_tensor * sum = ggml_ssm_conv(ctx0, ggml_concat(ctx0, memory, rows, 0), layer.ssm_conv1d);
+    ggml_tensor * sum = ggml_ssm_conv(ctx0, ggml_concat(ctx0, before, rows, 0), layer.ssm_conv1d);
     if (n_rows > 1) {
         ggml_tensor * ahead =
             ggml_cont(ctx0, ggml_view_3d(ctx0, qkv, gdn_channels(), n_rows - 1, n_seqs, qkv->nb[1], qkv->nb[2], qkv->nb[1]));
@@ -134,17 +154,17 @@ ggml_tensor * clover_graph_block::convolve(ggml_tensor * qkv, int il) {
     return sum;
 }
 
-ggml_tensor * clover_graph_block::per_head(ggml_tensor * values) {
+ggml_tensor * clover_graph::per_head(ggml_tensor * values) {
     return ggml_reshape_3d(ctx0, values, 1, 1, ggml_nelements(values));
 }
 
-// Softmax over the rows of the block and one more slot, the read of the clean state.
-ggml_tensor * clover_graph_block::block_softmax(const clover_gdn_heads & heads, int il) {
+// Softmax over the rows of the block and one more slot, the read of the clean state [n_dim, n_dim, value heads, n_seqs].
+ggml_tensor * clover_graph::block_softmax(const clover_gdn_heads & heads, ggml_tensor * state, ggml_tensor * exists, int il) {
     const auto & layer = model.layers[il];
     const int64_t n_dim = hparams.ssm_d_state;
     const int64_t n_vheads = hparams.ssm_dt_rank;
-    const int64_t n_rows = ubatch.n_seq_tokens;
-    const int64_t n_seqs = ubatch.n_seqs;
+    const int64_t n_rows = heads.v->ne[2];
+    const int64_t n_seqs = heads.v->ne[3];
 
     ggml_tensor * q = ggml_cont(ctx0, ggml_permute(ctx0, gdn_repeat(heads.q), 0, 2, 1, 3)); // [n_dim, n_rows, n_vheads, n_seqs]
     ggml_tensor * k = ggml_cont(ctx0, ggml_permute(ctx0, gdn_repeat(heads.k), 0, 2, 1, 3));
@@ -170,16 +190,14 @@ ggml_tensor * clover_graph_block::block_softmax(const clover_gdn_heads & heads, 
     ggml_tensor * out = ggml_mul_mat(ctx0, v, columns(0, n_rows)); // [n_dim, n_rows, n_vheads, n_seqs]
 
     // row j of a stored state is column j of the matrix, so this product reads it by q
-    ggml_tensor * state = inp->memory->get_recr()->get_s_l(il);
-    state = ggml_reshape_2d(ctx0, state, hparams.n_embd_s(), state->ne[1]);
-    state = ggml_get_rows(ctx0, state, inp->state_rows);
-    state = ggml_reshape_4d(ctx0, state, n_dim, n_dim, n_vheads, n_seqs);
     ggml_tensor * read = ggml_mul_mat(ctx0, state, q);
     ggml_prec_set_acc(read, GGML_PREC_F32);
     if (block.history_query == CLOVER_HISTORY_SCALED) {
         read = ggml_scale(ctx0, read, 1.0f / sqrtf(float(n_dim)));
     }
-    read = ggml_mul(ctx0, read, ggml_reshape_4d(ctx0, inp->state_exists, 1, 1, 1, n_seqs));
+    if (exists != nullptr) {
+        read = ggml_mul(ctx0, read, ggml_reshape_4d(ctx0, exists, 1, 1, 1, n_seqs));
+    }
     ggml_tensor * share = ggml_mul(ctx0, columns(n_rows, 1), per_head(layer.ssm_bd_history_c));
     out = ggml_add(ctx0, out, ggml_mul(ctx0, read, share));
     cb(out, "gdn_block_mixed", il);
@@ -191,20 +209,18 @@ ggml_tensor * clover_graph_block::block_softmax(const clover_gdn_heads & heads, 
 // expert coreset: the experts that the rows of a block share
 //
 
-ggml_tensor * clover_graph_block::route(ggml_tensor * x, int il) {
-    if (!clover_uses_coreset(block)) {
-        return nullptr;
-    }
-    ggml_tensor * logits = build_lora_mm(model.layers[il].ffn_gate_inp, x);
+// logits of the router [n_expert, n_rows * n_seqs], with those of experts outside the coreset of each block out of reach
+ggml_tensor * clover_graph::block_route(ggml_tensor * logits, int64_t n_rows, int64_t n_seqs, int il) {
     ggml_tensor * probs = ggml_soft_max(ctx0, logits);
-    ggml_tensor * kept = block.expert_coreset_share > 0.0f ? coreset_by_share(probs) : coreset_by_count(probs);
+    ggml_tensor * kept =
+        block.expert_coreset_share > 0.0f ? coreset_by_share(probs, n_rows, n_seqs) : coreset_by_count(probs, n_rows, n_seqs);
     cb(kept, "block_coreset", il); // [n_expert, n_seqs], 1 or 0
 
     // experts outside get a logit that no softmax gives a weight
     constexpr float NEVER = 1e30f;
-    kept = ggml_scale_bias(ctx0, ggml_reshape_3d(ctx0, kept, n_expert, 1, ubatch.n_seqs), NEVER, -NEVER);
-    logits = ggml_reshape_3d(ctx0, logits, n_expert, ubatch.n_seq_tokens, ubatch.n_seqs);
-    return ggml_reshape_2d(ctx0, ggml_add(ctx0, logits, kept), n_expert, n_tokens);
+    kept = ggml_scale_bias(ctx0, ggml_reshape_3d(ctx0, kept, n_expert, 1, n_seqs), NEVER, -NEVER);
+    logits = ggml_reshape_3d(ctx0, logits, n_expert, n_rows, n_seqs);
+    return ggml_reshape_2d(ctx0, ggml_add(ctx0, logits, kept), n_expert, n_rows * n_seqs);
 }
 
 // [n_expert, n_rows * n_seqs] -> sums over the rows of each block [n_expert, n_seqs]
@@ -226,20 +242,19 @@ static ggml_tensor * clover_top_mask(ggml_context * ctx, ggml_tensor * like, int
     return ggml_reshape_2d(ctx, ggml_set_rows(ctx, zeros, ones, top), n, n_columns);
 }
 
-ggml_tensor * clover_graph_block::coreset_by_count(ggml_tensor * probs) {
-    ggml_tensor * sums = clover_sum_of_rows(ctx0, probs, ubatch.n_seq_tokens, ubatch.n_seqs);
+ggml_tensor * clover_graph::coreset_by_count(ggml_tensor * probs, int64_t n_rows, int64_t n_seqs) {
+    ggml_tensor * sums = clover_sum_of_rows(ctx0, probs, n_rows, n_seqs);
     return clover_top_mask(ctx0, sums, (int) block.expert_coreset);
 }
 
 // Each row votes with its own best probabilities; the fewest experts that hold the share of all votes are kept, at least
 // the minimum, and never one without a vote.
-ggml_tensor * clover_graph_block::coreset_by_share(ggml_tensor * probs) {
-    const int64_t n_seqs = ubatch.n_seqs;
+ggml_tensor * clover_graph::coreset_by_share(ggml_tensor * probs, int64_t n_rows, int64_t n_seqs) {
     const auto positive = [&](ggml_tensor * t) {
         return ggml_step(ctx0, t);
     };
     ggml_tensor * votes = ggml_mul(ctx0, probs, clover_top_mask(ctx0, probs, (int) n_expert_used));
-    votes = clover_sum_of_rows(ctx0, votes, ubatch.n_seq_tokens, n_seqs);
+    votes = clover_sum_of_rows(ctx0, votes, n_rows, n_seqs);
 
     ggml_tensor * order = ggml_argsort(ctx0, votes, GGML_SORT_ORDER_DESC);
     ggml_tensor * sorted = ggml_get_rows(ctx0, ggml_reshape_3d(ctx0, votes, 1, n_expert, n_seqs), order);

@@ -5,10 +5,12 @@
 #include "llama-batch.h"
 #include "llama-context.h"
 #include "llama-impl.h"
-#include "llama-memory.h"
+#include "llama-memory-hybrid.h"
+#include "llama-memory-recurrent.h"
 #include "llama-model.h"
 #include "models/models.h"
 
+#include <algorithm>
 #include <map>
 #include <stdexcept>
 
@@ -73,6 +75,38 @@ int32_t llama_clover_process_block(llama_context * ctx, llama_batch_ext * batch)
         return -1;
     }
     return ctx->process_block(*batch);
+}
+
+int32_t llama_clover_process_ahead(llama_context * ctx, llama_batch_ext * batch, uint32_t n_ahead) {
+    return ctx->process_ahead(*batch, n_ahead);
+}
+
+int llama_context::process_ahead(const llama_batch_ext & batch, uint32_t n_ahead) {
+    auto * hybrid = dynamic_cast<llama_memory_hybrid *>(memory.get());
+    if (hybrid == nullptr || !llama_clover_has_block_pass(model)) {
+        LLAMA_LOG_ERROR("%s: %s\n", __func__,
+                        hybrid ? llama_clover_block_missing(&model).c_str() : "the context has no such memory");
+        return -1;
+    }
+    llama_memory_recurrent * states = hybrid->get_mem_recr();
+    const size_t n_rows = batch.tokens.size();
+    if (n_ahead < 1 || n_ahead > CLOVER_BLOCK_MAX || n_ahead >= n_rows || n_rows > cparams.n_ubatch ||
+        (!states->log && cparams.n_rs_seq > 0)) {
+        LLAMA_LOG_ERROR("%s: %zu rows, %u of which look ahead, cannot be computed in one pass here\n", __func__, n_rows, n_ahead);
+        return -1;
+    }
+    const llama_seq_id seq_id = *batch.tokens[0].seq_ids.begin();
+    if (std::any_of(batch.tokens.begin(), batch.tokens.end(),
+                    [&](const auto & token) { return token.seq_ids.size() != 1 || *token.seq_ids.begin() != seq_id; })) {
+        LLAMA_LOG_ERROR("%s: rows of more than one sequence\n", __func__);
+        return -1;
+    }
+    const llama_pos first = batch.tokens[n_rows - n_ahead].pos[0];
+    states->n_ahead = n_ahead;
+    const int rc = decode(batch);
+    states->n_ahead = 0;
+    hybrid->get_mem_attn()->seq_rm(seq_id, first, -1);
+    return rc;
 }
 
 int llama_context::process_block(const llama_batch_ext & batch) {

@@ -4,7 +4,9 @@
 #include "llama-memory-hybrid.h"
 #include "llama-memory-recurrent.h"
 
+#include <algorithm>
 #include <tuple>
+#include <vector>
 
 // q and k of the delta net are divided by sqrt(sum of squares + this), whatever the file's RMS epsilon is
 static constexpr float CLOVER_GDN_NORM_EPS = 1e-6f;
@@ -145,7 +147,7 @@ clover_gdn_heads clover_gdn_split(ggml_context * ctx, const llama_hparams & hpar
 ggml_tensor * clover_graph::gdn_repeat(ggml_tensor * t) {
     return hparams.ssm_n_group == hparams.ssm_dt_rank
                ? t
-               : ggml_repeat_4d(ctx0, t, hparams.ssm_d_state, hparams.ssm_dt_rank, ubatch.n_seq_tokens, ubatch.n_seqs);
+               : ggml_repeat_4d(ctx0, t, hparams.ssm_d_state, hparams.ssm_dt_rank, t->ne[2], t->ne[3]);
 }
 
 ggml_tensor * clover_graph::gdn_output(ggml_tensor * out, ggml_tensor * x, int il) {
@@ -170,54 +172,97 @@ ggml_tensor * clover_graph::gdn_output(ggml_tensor * out, ggml_tensor * x, int i
 // What the graph takes from the memory beside its tensors, and what therefore has to be the same for its reuse.
 class clover_pass_input : public llm_graph_input_i {
   public:
-    clover_pass_input(const llama_memory_recurrent_context * states, const llama_ubatch & ubatch)
-        : n_kept(states->n_kept(ubatch)), moves(states->moves(ubatch)) {}
-
-    void set_input(const llama_ubatch * ubatch) override { GGML_UNUSED(ubatch); }
-
-    bool can_reuse(const llm_graph_params & other) override {
-        const auto * states = static_cast<const llama_memory_hybrid_context *>(other.mctx)->get_recr();
-        return n_kept == states->n_kept(other.ubatch) && moves == states->moves(other.ubatch);
+    clover_pass_input(const llama_memory_hybrid_context * memory, ggml_tensor * mask, const llama_ubatch & ubatch)
+        : n_kept(memory->get_recr()->n_kept(ubatch)), n_ahead(memory->get_recr()->n_ahead()),
+          moves(memory->get_recr()->moves(ubatch)), memory(memory), mask(mask) {
+        GGML_ASSERT(n_ahead == 0 || (ubatch.n_seqs == 1 && n_ahead < (int64_t) ubatch.n_seq_tokens));
     }
 
-    const int64_t n_kept; // last rows of each sequence that are kept beside a state from before them
-    const bool moves;     // a state is read from another place than it is written to
+    // Set after the mask, which is causal: the rows of a block that looks ahead see all of it as well.
+    void set_input(const llama_ubatch * ubatch) override {
+        if (n_ahead == 0) {
+            return;
+        }
+        const size_t n_causal = (ubatch->n_tokens - n_ahead) * mask->nb[1];
+        const auto * rows = static_cast<const uint8_t *>(mask->data);
+        const std::vector<uint8_t> causal(rows, rows + n_causal);
+        memory->get_attn()->set_input_kq_mask(mask, ubatch, false);
+        std::copy(causal.begin(), causal.end(), static_cast<uint8_t *>(mask->data));
+    }
+
+    bool can_reuse(const llm_graph_params & other) override {
+        memory = static_cast<const llama_memory_hybrid_context *>(other.mctx);
+        const auto * states = memory->get_recr();
+        return n_kept == states->n_kept(other.ubatch) && n_ahead == states->n_ahead() && moves == states->moves(other.ubatch);
+    }
+
+    const int64_t n_kept;  // last rows of each sequence that are kept beside a state from before them
+    const int64_t n_ahead; // rows behind them that are a block, and not kept
+    const bool moves;      // a state is read from another place than it is written to
+
+  private:
+    const llama_memory_hybrid_context * memory;
+    ggml_tensor * mask;
 };
 
 clover_graph_causal::clover_graph_causal(const llama_model & model, const llm_graph_params & params)
     : clover_graph(model, params) {
     inp = build_inp_mem_hybrid();
-    auto input = std::make_unique<clover_pass_input>(inp->get_recr()->mctx, ubatch);
+    auto input = std::make_unique<clover_pass_input>(static_cast<const llama_memory_hybrid_context *>(mctx),
+                                                     inp->get_attn()->self_kq_mask, ubatch);
     pass = static_cast<clover_pass_input *>(res->add_input(std::move(input)));
-    build(true);
+    build(pass->n_ahead == 0 || !clover_uses_coreset(block));
 }
 
 ggml_tensor * clover_graph_causal::mix(ggml_tensor * x, int il) {
     return hparams.is_recr(il) ? delta_net(inp->get_recr(), x, il) : attention(inp->get_attn(), x, il);
 }
 
+ggml_tensor * clover_graph_causal::route(ggml_tensor * x, int il) {
+    if (pass->n_ahead == 0 || !clover_uses_coreset(block)) {
+        return nullptr;
+    }
+    const int64_t n_causal = n_tokens - pass->n_ahead;
+    ggml_tensor * logits = build_lora_mm(model.layers[il].ffn_gate_inp, x);
+    const auto part = [&](int64_t first, int64_t n) {
+        return ggml_cont(ctx0, ggml_view_2d(ctx0, logits, logits->ne[0], n, logits->nb[1], first * logits->nb[1]));
+    };
+    return ggml_concat(ctx0, part(0, n_causal), block_route(part(n_causal, pass->n_ahead), pass->n_ahead, 1, il), 1);
+}
+
+// the first n rows of each sequence, or those from `first` on
+static ggml_tensor * clover_rows(ggml_context * ctx, ggml_tensor * t, int64_t first, int64_t n) {
+    return n == t->ne[2] ? t
+                         : ggml_view_4d(ctx, t, t->ne[0], t->ne[1], n, t->ne[3], t->nb[1], t->nb[2], t->nb[3], first * t->nb[2]);
+}
+
 ggml_tensor * clover_graph_causal::delta_net(llm_graph_input_rs * inp_rs, ggml_tensor * x, int il) {
     const auto & layer = model.layers[il];
     const int64_t n_vheads = hparams.ssm_dt_rank;
-    const int64_t n_rows = ubatch.n_seq_tokens;
+    const int64_t n_all = ubatch.n_seq_tokens;
+    const int64_t n_rows = n_all - pass->n_ahead;
     const int64_t n_seqs = ubatch.n_seqs;
 
-    GGML_ASSERT(n_seqs > 0 && ubatch.equal_seqs() && ubatch.n_tokens == n_rows * n_seqs);
+    GGML_ASSERT(n_seqs > 0 && ubatch.equal_seqs() && ubatch.n_tokens == n_all * n_seqs);
 
     ggml_tensor * qkv = gdn_qkv(x, il);
 
     ggml_tensor * beta = ggml_sigmoid(ctx0, build_lora_mm(layer.ssm_beta, x, layer.ssm_beta_s));
-    beta = ggml_reshape_4d(ctx0, beta, 1, n_vheads, n_rows, n_seqs);
+    beta = clover_rows(ctx0, ggml_reshape_4d(ctx0, beta, 1, n_vheads, n_all, n_seqs), 0, n_rows);
 
     // logarithm of the decay: -exp(A_log) * softplus(alpha + dt); ssm_a holds the first factor
     ggml_tensor * decay = build_lora_mm(layer.ssm_alpha, x, layer.ssm_alpha_s);
     decay = ggml_softplus(ctx0, ggml_add(ctx0, decay, layer.ssm_dt));
     decay = ggml_mul(ctx0, decay, layer.ssm_a);
-    decay = ggml_reshape_4d(ctx0, decay, 1, n_vheads, n_rows, n_seqs);
+    decay = clover_rows(ctx0, ggml_reshape_4d(ctx0, decay, 1, n_vheads, n_all, n_seqs), 0, n_rows);
     cb(beta, "gdn_beta", il);
     cb(decay, "gdn_decay", il);
 
-    ggml_tensor * mixed = ggml_silu(ctx0, ggml_ssm_conv(ctx0, conv_input(inp_rs, qkv, il), layer.ssm_conv1d));
+    const auto columns = [&](int64_t first, int64_t n) {
+        return n == n_all ? qkv : ggml_view_3d(ctx0, qkv, gdn_channels(), n, n_seqs, qkv->nb[1], qkv->nb[2], first * qkv->nb[1]);
+    };
+    ggml_tensor * conv_in = conv_input(inp_rs, columns(0, n_rows), il);
+    ggml_tensor * mixed = ggml_silu(ctx0, ggml_ssm_conv(ctx0, conv_in, layer.ssm_conv1d));
     cb(mixed, "gdn_conv", il);
 
     clover_gdn_heads heads = clover_gdn_split(ctx0, hparams, mixed, n_rows, n_seqs);
@@ -226,7 +271,16 @@ ggml_tensor * clover_graph_causal::delta_net(llm_graph_input_rs * inp_rs, ggml_t
         heads.q = gdn_repeat(heads.q);
         heads.k = gdn_repeat(heads.k);
     }
-    return gdn_output(scan(inp_rs, heads, decay, beta, il), x, il);
+    auto [out, after] = scan(inp_rs, heads, decay, beta, il);
+
+    if (pass->n_ahead > 0) {
+        const int64_t n_before = layer.ssm_conv1d->ne[0] - 1;
+        ggml_tensor * before = ggml_cont(ctx0, ggml_view_3d(ctx0, conv_in, n_before, gdn_channels(), n_seqs, conv_in->nb[1],
+                                                            conv_in->nb[2], n_rows * ggml_element_size(conv_in)));
+        ggml_tensor * ahead = ggml_cont(ctx0, columns(n_rows, pass->n_ahead));
+        out = ggml_concat(ctx0, out, block_rows(ahead, before, after, nullptr, il), 2);
+    }
+    return gdn_output(out, x, il);
 }
 
 // The rows that the convolution reads: those before the pass, then its own. The memory keeps those before the kept rows.
@@ -237,9 +291,9 @@ ggml_tensor * clover_graph_causal::conv_input(llm_graph_input_rs * inp_rs, ggml_
     if (log == nullptr && cparams.n_rs_seq > 0) {
         return build_conv_state(inp_rs, states, qkv, n_before + 1, gdn_channels(), il);
     }
-    const int64_t n_seqs = ubatch.n_seqs;
+    const int64_t n_seqs = qkv->ne[2];
     const auto n_kept = (uint32_t) pass->n_kept;
-    const auto n_head = (uint32_t) (ubatch.n_seq_tokens - n_kept);
+    const auto n_head = (uint32_t) (qkv->ne[1] - n_kept);
     const uint32_t cell = inp_rs->mctx->get_head();
 
     ggml_tensor * before = build_rs(inp_rs, states, hparams.n_embd_r(), n_seqs);
@@ -257,11 +311,11 @@ ggml_tensor * clover_graph_causal::conv_input(llm_graph_input_rs * inp_rs, ggml_
 }
 
 // The delta rule over all rows; the memory gets the state before the kept rows, and what these need to be applied to it.
-ggml_tensor * clover_graph_causal::scan(llm_graph_input_rs * inp_rs, const clover_gdn_heads & heads, ggml_tensor * decay,
-                                        ggml_tensor * beta, int il) {
+std::pair<ggml_tensor *, ggml_tensor *> clover_graph_causal::scan(llm_graph_input_rs * inp_rs, const clover_gdn_heads & heads,
+                                                                  ggml_tensor * decay, ggml_tensor * beta, int il) {
     const int64_t n_dim = hparams.ssm_d_state;
     const int64_t n_vheads = hparams.ssm_dt_rank;
-    const int64_t n_seqs = ubatch.n_seqs;
+    const int64_t n_seqs = heads.v->ne[3];
 
     ggml_tensor * states = inp_rs->mctx->get_s_l(il);
     ggml_tensor * state = build_rs(inp_rs, states, hparams.n_embd_s(), n_seqs);
@@ -269,23 +323,21 @@ ggml_tensor * clover_graph_causal::scan(llm_graph_input_rs * inp_rs, const clove
 
     const clover_state_log * log = inp_rs->mctx->log();
     if (log == nullptr && cparams.n_rs_seq > 0) {
-        return build_recurrent_attn(inp_rs, states, heads.q, heads.k, heads.v, decay, beta, state, il);
+        return { build_recurrent_attn(inp_rs, states, heads.q, heads.k, heads.v, decay, beta, state, il), nullptr };
     }
     const auto n_kept = (uint32_t) pass->n_kept;
-    const auto n_head = (uint32_t) (ubatch.n_seq_tokens - n_kept);
+    const auto n_head = (uint32_t) (heads.v->ne[2] - n_kept);
     const uint32_t cell = inp_rs->mctx->get_head();
 
-    const auto rows = [&](ggml_tensor * t, uint32_t first, uint32_t n) {
-        return n == t->ne[2]
-                   ? t
-                   : ggml_view_4d(ctx0, t, t->ne[0], t->ne[1], n, n_seqs, t->nb[1], t->nb[2], t->nb[3], first * t->nb[2]);
-    };
-    const auto run = [&](uint32_t first, uint32_t n) {
-        const auto values = [&](ggml_tensor * t) {
-            return n == t->ne[2] ? t : ggml_cont(ctx0, rows(t, first, n));
+    const auto run = [&](int64_t first, int64_t n) {
+        const auto part = [&](ggml_tensor * t) {
+            return clover_rows(ctx0, t, first, n);
         };
-        return build_delta_net(rows(heads.q, first, n), rows(heads.k, first, n), rows(heads.v, first, n), values(decay),
-                               values(beta), state, il);
+        const auto values = [&](ggml_tensor * t) {
+            t = part(t);
+            return ggml_is_contiguous(t) ? t : ggml_cont(ctx0, t);
+        };
+        return build_delta_net(part(heads.q), part(heads.k), part(heads.v), values(decay), values(beta), state, il);
     };
     ggml_tensor * out = nullptr;
     if (n_head > 0) {
@@ -296,15 +348,16 @@ ggml_tensor * clover_graph_causal::scan(llm_graph_input_rs * inp_rs, const clove
         ggml_build_forward_expand(gf, ggml_cpy(ctx0, state, place));
     }
     if (n_kept > 0) {
-        ggml_tensor * tail = run(n_head, n_kept).first;
+        ggml_tensor * tail = nullptr;
+        std::tie(tail, state) = run(n_head, n_kept);
         out = out == nullptr ? tail : ggml_concat(ctx0, out, tail, 2);
         const auto keep = [&](ggml_tensor * t, ggml_tensor * place) {
-            t = rows(t, n_head, n_kept);
+            t = clover_rows(ctx0, t, n_head, n_kept);
             t = ggml_view_3d(ctx0, t, n_vheads, n_kept, n_seqs, t->nb[2], t->nb[3], 0);
             ggml_build_forward_expand(gf, ggml_cpy(ctx0, t, place));
         };
         keep(decay, log->decay(ctx0, il, cell, (uint32_t) n_seqs, n_kept));
         keep(beta, log->beta(ctx0, il, cell, (uint32_t) n_seqs, n_kept));
     }
-    return out;
+    return { out, state };
 }

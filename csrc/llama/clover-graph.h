@@ -25,7 +25,8 @@ clover_gdn_heads clover_gdn_split(ggml_context * ctx, const llama_hparams & hpar
                                   int64_t n_seqs);
 
 struct clover_graph : public llm_build_delta_net_base {
-    clover_graph(const llama_model & model, const llm_graph_params & params) : llm_build_delta_net_base(params), model(model) {}
+    clover_graph(const llama_model & model, const llm_graph_params & params)
+        : llm_build_delta_net_base(params), model(model), block(params.cparams.clover_block) {}
 
     virtual ~clover_graph() = default;
 
@@ -52,18 +53,34 @@ struct clover_graph : public llm_build_delta_net_base {
 
     int64_t gdn_channels() const { return clover_gdn_channels(hparams); }
 
+    // parts of a block: rows that see each other in both directions
+    ggml_tensor * block_rows(ggml_tensor * qkv, ggml_tensor * before, ggml_tensor * state, ggml_tensor * exists, int il);
+    ggml_tensor * block_convolution(ggml_tensor * qkv, ggml_tensor * before, int il); // before: [n_before, channels, n_seqs]
+    ggml_tensor * block_softmax(const clover_gdn_heads & heads, ggml_tensor * state, ggml_tensor * exists, int il);
+    ggml_tensor * block_route(ggml_tensor * logits, int64_t n_rows, int64_t n_seqs, int il);
+    ggml_tensor * coreset_by_count(ggml_tensor * probs, int64_t n_rows, int64_t n_seqs);
+    ggml_tensor * coreset_by_share(ggml_tensor * probs, int64_t n_rows, int64_t n_seqs);
+    ggml_tensor * per_head(ggml_tensor * values); // [1, 1, value heads or 1]
+
     const llama_model & model;
+    const clover_block_params & block;
     ggml_tensor * inp_pos = nullptr;
 };
 
-// Autoregressive mode: full attention layers with a KV cache, the others with a gated delta net.
+bool clover_uses_coreset(const clover_block_params & params);
+
+// Autoregressive mode: full attention layers with a KV cache, the others with a gated delta net. The last rows of the one
+// sequence may be a block that looks ahead: it sees what is before it, the pass's other rows included, and is not kept.
 struct clover_graph_causal : public clover_graph {
     clover_graph_causal(const llama_model & model, const llm_graph_params & params);
 
   private:
     ggml_tensor * mix(ggml_tensor * x, int il) override;
+    ggml_tensor * route(ggml_tensor * x, int il) override;
     ggml_tensor * delta_net(llm_graph_input_rs * inp, ggml_tensor * x, int il);
-    ggml_tensor * scan(llm_graph_input_rs * inp, const clover_gdn_heads & heads, ggml_tensor * decay, ggml_tensor * beta, int il);
+    // the result, and the state after all rows
+    std::pair<ggml_tensor *, ggml_tensor *> scan(llm_graph_input_rs * inp, const clover_gdn_heads & heads, ggml_tensor * decay,
+                                                 ggml_tensor * beta, int il);
     ggml_tensor * conv_input(llm_graph_input_rs * inp, ggml_tensor * qkv, int il);
 
     llm_graph_input_mem_hybrid * inp = nullptr;
@@ -78,13 +95,6 @@ struct clover_graph_block : public clover_graph {
     ggml_tensor * mix(ggml_tensor * x, int il) override;
     ggml_tensor * route(ggml_tensor * x, int il) override;
 
-    ggml_tensor * convolve(ggml_tensor * qkv, int il);
-    ggml_tensor * block_softmax(const clover_gdn_heads & heads, int il);
-    ggml_tensor * per_head(ggml_tensor * values); // [1, 1, value heads or 1]
-    ggml_tensor * coreset_by_count(ggml_tensor * probs);
-    ggml_tensor * coreset_by_share(ggml_tensor * probs);
-
-    const clover_block_params & block;
     clover_block_input * inp = nullptr;
 };
 

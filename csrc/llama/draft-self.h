@@ -6,11 +6,14 @@
 
 #include "../src/clover-draft.h"
 #include "../src/llama-clover.h"
+#include "draft-controller.h"
+
+#include <chrono>
 
 struct common_speculative_impl_draft_self : public common_speculative_impl {
     common_speculative_impl_draft_self(const common_params_speculative & spec, uint32_t n_seq)
-        : common_speculative_impl(COMMON_SPECULATIVE_TYPE_DRAFT_SELF, n_seq, spec.draft.n_max), ctx(spec.draft.ctx_tgt),
-          n_min(spec.draft.n_min) {
+        : common_speculative_impl(COMMON_SPECULATIVE_TYPE_DRAFT_SELF, n_seq, spec.draft.n_max), open(n_seq),
+          ctx(spec.draft.ctx_tgt), n_min(spec.draft.n_min) {
         params.n_max = spec.draft.n_max;
         params.n_rows = spec.draft.n_rows;
         params.n_steps = spec.draft.n_steps;
@@ -30,49 +33,126 @@ struct common_speculative_impl_draft_self : public common_speculative_impl {
             throw std::runtime_error("draft-self: " + std::to_string(n_seq) + " blocks of " + std::to_string(n_rows) +
                                      " rows do not fit into a ubatch of " + std::to_string(llama_n_ubatch(ctx)));
         }
+        if (spec.draft.adaptive) {
+            for (uint32_t seq = 0; seq < n_seq; ++seq) {
+                deciders.push_back(std::make_unique<draft_controller>(params.n_max, spec.draft.start_plain));
+            }
+        }
         SPC_TRC("adding speculative implementation 'draft-self', n_max=%d, n_rows=%d, n_steps=%d, p_min=%f\n", params.n_max,
                 params.n_rows, params.n_steps, (double) params.p_min);
     }
 
-    void begin(llama_seq_id, const llama_tokens &) override {}
+    void begin(llama_seq_id seq, const llama_tokens &) override { open[seq] = {}; }
 
-    bool process(const common_batch &) override { return true; }
+    // Called after each pass of the target: the time since the drafts were ready is that of their check.
+    bool process(const common_batch & batch) override {
+        size_t n_rows = 0;
+        for (const round & r : open) {
+            n_rows += r.waits ? r.n_drafted + 1 : 0;
+        }
+        if (n_rows == 0) {
+            return true;
+        }
+        llama_synchronize(ctx);
+        // a pass that reads a prompt as well says nothing about a check
+        const bool alone = batch.size() == n_rows;
+        const double seconds = std::chrono::duration<double>(clock::now() - ready).count();
+        for (size_t seq = 0; seq < open.size(); ++seq) {
+            round & r = open[seq];
+            if (!r.waits) {
+                continue;
+            }
+            r.waits = false;
+            r.verify_s = seconds;
+            r.timed = alone;
+            if (r.n_drafted == 0 && r.preview_s == 0.0 && alone) {
+                deciders[seq]->saw_plain(seconds);
+            }
+        }
+        return true;
+    }
 
-    void accept(llama_seq_id, uint16_t, bool) override {}
+    void accept(llama_seq_id seq, uint16_t n_accepted, bool is_other) override {
+        round & r = open[seq];
+        if (!deciders.empty() && !is_other && r.timed && r.n_drafted > 0) {
+            const int32_t n = r.n_drafted;
+            deciders[seq]->saw_round(n, n, std::min<int32_t>(n_accepted, n), r.preview_s, r.verify_s);
+        }
+        r = {};
+    }
 
-    // One block pass for all sequences. Their blocks have the same length, so the one with the least room decides.
+    // One block pass for all sequences. Their blocks have the same length, so the longest draft decides, and the least room.
     void draft(common_speculative_draft_params_vec & dparams) override {
         std::vector<clover_draft_request> requests;
-        int32_t n = params.n_max;
+        std::vector<int32_t> wanted;
+        int32_t n = 0;
+        int32_t room = params.n_max;
         for (size_t seq = 0; seq < dparams.size(); ++seq) {
             const auto & dp = dparams[seq];
+            open[seq] = {};
             if (!dp.drafting || dp.n_max < 1) {
                 continue;
             }
-            n = std::min(n, dp.n_max);
+            int32_t n_own = params.n_max;
+            if (!deciders.empty()) {
+                open[seq].waits = true;
+                n_own = deciders[seq]->choose((uint64_t) dp.n_max + 1).n;
+                if (n_own < 1) {
+                    continue;
+                }
+            }
+            n = std::max(n, n_own);
+            room = std::min(room, dp.n_max);
             clover_draft_request request;
             request.seq_id = (llama_seq_id) seq;
             request.pos = dp.pos0;
             request.last = dp.id_last;
             requests.push_back(std::move(request));
+            wanted.push_back(n_own);
         }
+        n = std::min(n, room);
+        const auto began = clock::now();
+        ready = began;
         if (requests.empty()) {
             return;
         }
-        const int32_t rc = clover_draft(ctx, requests, n, params);
+        clover_draft_params now = params;
+        now.n_steps = std::min(now.n_steps, n);
+        const int32_t rc = clover_draft(ctx, requests, n, now);
+        ready = clock::now();
         if (rc != 0) {
             // without a draft the target goes on token by token
             SPC_WRN("block pass failed (%d), nothing is drafted\n", rc);
+            open.assign(open.size(), {});
             return;
         }
-        for (auto & request : requests) {
+        for (size_t i = 0; i < requests.size(); ++i) {
+            auto & request = requests[i];
+            request.draft.resize(std::min(request.draft.size(), (size_t) wanted[i]));
+            round & r = open[request.seq_id];
+            r.preview_s = std::chrono::duration<double>(ready - began).count();
             if ((int32_t) request.draft.size() >= n_min) {
+                r.n_drafted = (int32_t) request.draft.size();
                 *dparams[request.seq_id].result = std::move(request.draft);
             }
         }
     }
 
   private:
+    using clock = std::chrono::steady_clock;
+
+    // what is known of a sequence's round before its tokens are accepted
+    struct round {
+        bool waits = false; // for its check
+        bool timed = false;
+        int32_t n_drafted = 0;
+        double preview_s = 0.0;
+        double verify_s = 0.0;
+    };
+
+    std::vector<round> open;                                 // by sequence
+    std::vector<std::unique_ptr<draft_controller>> deciders; // the same; none: drafts of one length
+    clock::time_point ready;
     llama_context * ctx;
     clover_draft_params params;
     int32_t n_min;

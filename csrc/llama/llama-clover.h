@@ -25,4 +25,9 @@ void llama_clover_set_block_params(llama_context * ctx, const clover_block_param
 // Returns 0, 1 (no free cells), 2 (aborted), or less than 0 for other errors.
 int32_t llama_clover_process_block(llama_context * ctx, llama_batch_ext * batch);
 
+// One pass over tokens of one sequence, as llama_process(), whose last n_ahead rows are a block behind the others: it sees
+// what is before it, these tokens included, and leaves nothing in the memory. All rows fit into one ubatch, and the
+// context keeps no snapshots. Returns as llama_process(), and -1 for what it cannot do.
+int32_t llama_clover_process_ahead(llama_context * ctx, llama_batch_ext * batch, uint32_t n_ahead);
+
 #endif

@@ -31,6 +31,7 @@ typedef struct pc_draft_params {
     float p_min;        /* a draft ends before a token that is less probable */
     float accept_ratio; /* 1 and ... */
     float accept_delta; /* ... 0: lossless */
+    int32_t ahead;      /* 0 or 1: the next draft is made in the pass that checks the last one, where there is room */
 } pc_draft_params;
 
 /* Counted since the prompt of the last pc_context_prompt(); times in seconds. */
@@ -41,9 +42,11 @@ typedef struct pc_spec_stats {
     uint64_t emitted;        /* tokens that rounds gave, dropped ones left out */
     uint64_t drafted_at[31]; /* by position in the draft */
     uint64_t accepted_at[31];
-    uint64_t previews; /* block passes */
-    uint64_t commits;  /* causal passes over finished blocks */
-    uint64_t fixed;    /* rows of blocks that previews decided */
+    uint64_t ahead;      /* checks in whose pass a next draft was made, */
+    uint64_t ahead_used; /* and of these drafts the ones that were good for something */
+    uint64_t previews;   /* block passes */
+    uint64_t commits;    /* causal passes over finished blocks */
+    uint64_t fixed;      /* rows of blocks that previews decided */
     double preview_s;
     double verify_s; /* passes over drafts and finished blocks */
     double rollback_s;
@@ -58,6 +61,10 @@ int pc_context_set_block_params(pc_context * context, const pc_block_params * pa
 /* Logits [n_rows, n_vocab] of a block after what the memory holds, which stays as it is. Row t is about the position of
  * the block's row t, also for models whose own rows are shifted. */
 int pc_context_preview(pc_context * context, const int32_t * rows, size_t n_rows, float * out);
+
+/* Adds tokens to the memory, and in the same pass gives the logits [n_rows, n_vocab] of a block of masks behind them, of
+ * which nothing is kept. All of it has to fit into one pass. */
+int pc_context_look_ahead(pc_context * context, const int32_t * tokens, size_t n_tokens, size_t n_rows, float * out);
 
 /* One round: drafts at most n_max tokens, and fewer when less than n_max + 1 are still wanted (n_left), checks them, and
  * gives the tokens that follow: the accepted ones and one more. The last of them is not in the memory yet. *is_end: it ends

@@ -360,6 +360,11 @@ SPECULATION.add(
     help="Block passes for a draft, at most as many as tokens are drafted. [default: 1]",
 )  # fmt: skip
 
+SPECULATION.add(
+    "--spec-draft-ahead/--no-spec-draft-ahead", name="ahead", default=None,
+    help="Make the next draft in the pass that checks the last one: one pass a round instead of two when all of a draft "
+    "is accepted. [default: no]",
+)  # fmt: skip
 MODEL.add(
     "--spec-rollback", name="rs_snapshots", type=values.rollback, metavar="rows|snapshots",
     help="How rejected tokens leave Clover's recurrent state: what each brought to it is kept and that of the others "

@@ -114,6 +114,16 @@ def preview(context: Context, rows: Sequence[int], n_prefix: int) -> npt.NDArray
     return out
 
 
+def look_ahead(context: Context, tokens: Sequence[int], n_rows: int) -> npt.NDArray[np.float32]:
+    """Adds tokens to the memory; returns logits [n_rows, n_vocab] of masks behind them, made in the same pass."""
+    ids = as_tokens(tokens)
+    out = np.empty((n_rows, context.model.info.n_vocab), dtype=np.float32)
+    with context.handle as native:
+        status = lib.pc_context_look_ahead(native, ids, len(ids), n_rows, ffi.from_buffer("float *", out))
+        context.check(status, context.n_ctx + 1)
+    return out
+
+
 def check_rows(context: Context, n_rows: int, what: str) -> None:
     """Raises UsageError when a context cannot compute so many rows of a block at once."""
     for option, flag, n in (("n_ubatch", "-ub", context.n_ubatch), ("n_batch", "-b", context.n_batch)):
@@ -137,6 +147,7 @@ class Drafter:
         self._params.p_min = settings.p_min
         self._params.accept_ratio = settings.ratio
         self._params.accept_delta = settings.delta
+        self._params.ahead = settings.ahead
         self._tokens = ffi.new("int32_t[]", lib.PC_BLOCK_MAX)
         self._n_tokens = ffi.new("size_t *")
         self._is_end = ffi.new("int32_t *")

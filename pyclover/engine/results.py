@@ -30,6 +30,7 @@ class Stats:
         drafted: tokens that were drafted and checked. accepted: of them accepted, also when the text ended before them.
         emitted: tokens that rounds gave to the answer, one of its own in each.
         drafted_by_position, accepted_by_position: the same for the 1st, 2nd, … token of drafts.
+        ahead: checks in whose pass the next draft was made. ahead_used: times that this draft was good for something.
         previews: block passes. commits: causal passes over finished blocks. fixed: rows of blocks that were decided;
             the last two are of block diffusion.
         preview_s, verify_s, rollback_s: parts of decode_s: block passes, passes over drafts and finished blocks, taking
@@ -53,6 +54,8 @@ class Stats:
     emitted: int = 0
     drafted_by_position: tuple[int, ...] = ()
     accepted_by_position: tuple[int, ...] = ()
+    ahead: int = 0
+    ahead_used: int = 0
     previews: int = 0
     commits: int = 0
     fixed: int = 0

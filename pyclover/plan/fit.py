@@ -56,7 +56,7 @@ def fit(
         n_cpu_moe: layers, from the first, whose routed experts stay in main memory, -1 for all.
         n_batch, n_ubatch: prompt tokens handed over, and computed, at once.
         flash_attn: False: the context will be made without it, which takes more memory.
-        rs_snapshots: True: drafted tokens will be taken back by snapshots of the recurrent state, which take more memory.
+        rs_snapshots: True: drafted tokens will be taken back by snapshots of the recurrent state, which take more room.
         mmap: False: the file will be read instead of mapped.
         reserve_bytes: what stays free of every memory; None: 5 % of the machine's, 10 % of a card's, at least 512 MiB
             but at most an eighth.
@@ -100,6 +100,8 @@ def _opened(model: PathLike | ValidatedModel) -> ValidatedModel:
 
 
 def _check(w: Wishes) -> None:
+    for name in ("flash_attn", "rs_snapshots", "mmap"):
+        arguments.boolean(name, getattr(w, name))
     ranges = {"n_ctx": 0, "n_max": 0, "n_gpu_layers": -1, "n_cpu_moe": -1, "n_batch": 1, "n_ubatch": 1}
     for name, low in ranges.items():
         value = getattr(w, name)

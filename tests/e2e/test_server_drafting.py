@@ -169,6 +169,35 @@ def all_at_once(
     return got
 
 
+@pytest.mark.parametrize("start", [(), ("--spec-draft-start-plain",)], ids=["drafts-first", "plain-first"])
+def test_drafts_that_do_not_pay_are_given_up(start: tuple[str, ...]) -> None:
+    """Of a random model nearly no draft is accepted, so that a round costs two passes for one token."""
+    name = "tiny_a_preview"
+    with pyclover.Clover(FOLDER / f"{name}.gguf", n_ctx=64, n_threads=1) as m:
+        ids = m.tokenize("The quick brown fox")
+    asked = {**request(ids, 300), "ignore_eos": True}
+    with server(name, "-c", "512", *drafting(7)) as port:
+        fixed = ask(port, asked)
+    with server(name, "-c", "512", *drafting(7, "--spec-draft-adaptive", *start)) as port:
+        adaptive = ask(port, asked)
+    assert adaptive["tokens"] == fixed["tokens"]
+    n_fixed, n_adaptive = (answer["timings"].get("draft_rounds", 0) for answer in (fixed, adaptive))
+    assert n_fixed > 150
+    assert n_adaptive < n_fixed // 3
+
+
+def test_four_slots_with_a_controller_each_answer_as_one() -> None:
+    name = "tiny_a_preview"
+    with pyclover.Clover(FOLDER / f"{name}.gguf", n_ctx=64, n_threads=1) as m:
+        ids = [m.tokenize(f"blocks of text {i}") for i in range(8)]
+    lengths = [30, 50, 20, 64, 41, 33, 12, 57]
+    with server(name, "-np", "1", "-c", "1024") as port:
+        alone = [ask(port, request(i, n))["tokens"] for i, n in zip(ids, lengths, strict=True)]
+    with server(name, "-np", "4", "-c", "4096", *drafting(7, "--spec-draft-adaptive")) as port:
+        for _ in range(5):
+            assert all_at_once(port, ids, lengths, leaving=()) == alone
+
+
 # the published quick start's flags; only the model's path is another
 # fmt: off
 QUICK_START = [

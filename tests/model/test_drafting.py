@@ -439,3 +439,76 @@ def test_the_stream_of_blocks(tiny: pyclover.Clover) -> None:
     assert None in seen[0]
     assert None not in seen[-1]
     assert text == tiny.generate("The quick", max_tokens=20, speculation=BlockDiffusion()).text
+
+
+@pytest.mark.parametrize("name", TINIES)
+@pytest.mark.parametrize("options", [{}, {"n_rs_seq": 0}, {"flash_attn": True}, {"n_rs_seq": 3}], ids=str)
+def test_a_block_ahead_is_the_block_behind_what_the_pass_adds(name: str, options: dict[str, Any]) -> None:
+    """Against a preview after the same tokens, and the tokens against a pass without a block."""
+    from pyclover.engine import blocks
+
+    path = ORACLE / "expected_preview" / f"{name}.gguf"
+    options = {**EXACT, "n_ctx": 256, **options}
+    atol = 5e-3 if options.get("flash_attn") else 1e-4
+    with pyclover.Clover(path, **options) as one, pyclover.Clover(path, **options) as other:
+        ids = one.tokenize(" ".join(prompts(6)))
+        for n_prompt, n_tokens, n_rows in ((1, 1, 1), (5, 1, 8), (20, 8, 8), (20, 5, 31), (33, 2, 16)):
+            text, tokens = ids[:n_prompt], ids[n_prompt : n_prompt + n_tokens]
+            for m in (one, other):
+                m._context.prompt(text)
+            ahead = blocks.look_ahead(one._context, tokens, n_rows)
+            after = one._context.last_logits()
+            other._context.prompt(text + tokens)
+            np.testing.assert_allclose(after, other._context.last_logits(), atol=atol)
+            apart = blocks.preview(other._context, [other.info.mask] * n_rows, n_prompt + n_tokens)
+            np.testing.assert_allclose(ahead, apart, atol=atol)
+            # nothing of the block is left
+            assert one._context.tokens() == text + tokens
+            again = [m.generate(text + tokens, max_tokens=12, temperature=0).tokens for m in (one, other)]
+            assert again[0] == again[1]
+
+
+@pytest.mark.parametrize(
+    "coreset", [{"expert_coreset": 3}, {"expert_coreset_share": 0.6, "expert_coreset_min": 2}], ids=str
+)
+def test_a_coreset_restricts_the_block_ahead_alone(coreset: dict[str, Any]) -> None:
+    from dataclasses import replace
+
+    from pyclover.engine import blocks
+
+    with pyclover.Clover(TINY, n_ctx=256, **EXACT) as one, pyclover.Clover(TINY, n_ctx=256, **EXACT) as other:
+        ids = one.tokenize(" ".join(prompts(6)))[:30]
+        for m in (one, other):
+            m._context.prompt(ids[:24])
+        plain = other.logits(ids)[-1]
+        blocks.set_block_params(one._context, replace(blocks.get_block_params(one._context), **coreset))
+        blocks.set_block_params(other._context, replace(blocks.get_block_params(other._context), **coreset))
+        ahead = blocks.look_ahead(one._context, ids[24:], 8)
+        np.testing.assert_allclose(one._context.last_logits(), plain, atol=1e-4)
+        np.testing.assert_allclose(ahead, blocks.preview(other._context, [other.info.mask] * 8, 30), atol=1e-4)
+
+
+@pytest.mark.parametrize("n_max", [1, 3, 7, 15])
+def test_drafts_made_ahead_give_the_text_of_plain_decoding(n_max: int) -> None:
+    with pyclover.Clover("tiny", n_ctx=512, n_rs_seq=15) as m:
+        used = 0
+        for n in range(8):
+            prompt = f"<|im_start|>user\nWhat is {11 + 7 * n} + {3 + n}?<|im_end|>\n<|im_start|>assistant\n"
+            plain = m.generate(prompt, max_tokens=60, temperature=0)
+            one = m.generate(prompt, max_tokens=60, temperature=0, speculation=fixed_draft(n_max=n_max, ahead=True))
+            two = m.generate(prompt, max_tokens=60, temperature=0, speculation=fixed_draft(n_max=n_max))
+            assert one.tokens == plain.tokens == two.tokens
+            s = one.stats
+            assert s.previews + s.ahead_used >= s.rounds  # every draft comes from one or the other
+            assert s.previews == s.rounds - s.ahead_used or s.previews + s.ahead_used == s.rounds + 1
+            used += s.ahead_used
+        assert used > 4
+
+
+def test_what_excludes_a_draft_ahead(snapshots: pyclover.Clover) -> None:
+    with pytest.raises(pyclover.UsageError, match="one pass alone"):
+        DraftSelf(n_max=7, steps=2, ahead=True)
+    prompt = "The quick brown fox"
+    found = snapshots.generate(prompt, max_tokens=20, temperature=0, speculation=fixed_draft(n_max=7, ahead=True))
+    assert found.tokens == snapshots.generate(prompt, max_tokens=20, temperature=0).tokens
+    assert found.stats.ahead == 0  # with snapshots there is no such pass: drafts come from previews
