@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyclover import arguments
 from pyclover.engine.build_info import programs
 from pyclover.engine.context import ContextOptions
+from pyclover.engine.speculation import DraftSelf
 from pyclover.engine.threads import default_threads, usable_processors
 from pyclover.errors import PathLike, ServerError
 from pyclover.files.gate import ValidatedModel, validate
@@ -99,11 +100,16 @@ def prepare(
     file = validate(source.path)
     warnings = [*source.warnings, *file.warnings, *_remarks(settings)]
 
+    settings = settings.resolved(can_draft=geometry_of(file).can_draft, n_rows=options.n_ubatch)
+
     plan = None
     if fit and not settings.rpc:
         wished = {name: given[name] for name in PLANNED if name in given}
-        n_max = settings.speculation.n_max if settings.speculation else 0
-        plan = plan_for(file, **wished, **placed, n_max=n_max, flash_attn=options.flash_attn is not False, mmap=mmap)
+        n_max = settings.speculation.n_max if isinstance(settings.speculation, DraftSelf) else 0
+        plan = plan_for(
+            file, **wished, **placed, n_max=n_max, flash_attn=options.flash_attn is not False, mmap=mmap,
+            rs_snapshots=options.rs_snapshots,
+        )  # fmt: skip
         warnings += plan.warnings
         sizes, n_ctx, n_ubatch = plan.arguments(), plan.settings.n_ctx, plan.settings.n_ubatch
         caches = memory.caches(plan, settings.n_slots)
@@ -112,7 +118,7 @@ def prepare(
         n_ctx = options.n_ctx if options.n_ctx is not None else min(N_CTX_UNPLANNED, geometry_of(file).n_ctx_train)
         n_ctx, n_ubatch = n_ctx or geometry_of(file).n_ctx_train, options.n_ubatch
         sizes = _unplanned(options, placed, n_ctx, workers=bool(settings.rpc))
-    if settings.speculation is not None:
+    if isinstance(settings.speculation, DraftSelf):
         memory.check_rows(settings.speculation.n_rows, settings.n_slots, min(n_ubatch, n_ctx))
 
     n_threads = options.n_threads or default_threads(sum(h.file_bytes for h in file.headers))
@@ -128,6 +134,7 @@ def prepare(
         server, "serve", "-m", str(file.first_path), "--alias", alias(model, file), "--port", str(port),
         *settings.arguments(), *sizes, "-t", str(n_threads), "-tb", str(options.n_threads_batch or n_threads),
         "-fa", flash, *([] if mmap else ["--load-mode", "none"]), "--log-colors", "off",
+        *(["--spec-rollback", "snapshots"] if options.rs_snapshots else []),
         *([] if settings.template is None else ["--chat-template", settings.template]),
     ]  # fmt: skip
     return Prepared(
@@ -157,7 +164,7 @@ def _unplanned(options: ContextOptions, placed: Mapping[str, int], n_ctx: int, *
 def _remarks(settings: ServerSettings) -> list[str]:
     """What is odd about the settings, without being wrong."""
     out = []
-    if settings.speculation is not None and settings.speculation.relaxed:
+    if isinstance(settings.speculation, DraftSelf) and settings.speculation.relaxed:
         out.append("relaxed acceptance is on: it changes the text of greedy requests")
     if settings.rpc:
         out.append("with workers nothing is planned: whether the model fits, their memories decide")

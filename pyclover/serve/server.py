@@ -66,7 +66,7 @@ class Server:
             patience=patience,
         )
         try:
-            n_max = settings.speculation.n_max if settings.speculation else 0
+            n_max = settings.speculation.n_max if isinstance(settings.speculation, DraftSelf) else 0
             document.write_document(Path(self._folder.name), {"model": name, "mode": self.mode, "n_max": n_max})
             if on_event is not None:
                 on_event(Event("loading", f"loading {prepared.path.name}"))
@@ -158,7 +158,7 @@ def start_server(
     n_slots: int = 1,
     metrics: bool = False,
     rpc: str | Sequence[str] = (),
-    speculation: DraftSelf | None = None,
+    speculation: DraftSelf | Literal["auto"] | None = None,
     thinking: bool | Literal["auto"] = "auto",
     think_budget: int | None = None,
     max_tokens: int | None = None,
@@ -195,7 +195,7 @@ def start_server(
         n_slots: requests that are computed at the same time; others wait.
         metrics: Prometheus metrics at /metrics.
         rpc: workers ("host:port", several with commas) that take the model's layers; nothing is planned then.
-        speculation: None or DraftSelf(…), for all requests.
+        speculation: None, DraftSelf(…) or "auto", for all requests.
         thinking: whether the model thinks when a request does not say. think_budget: tokens that it may think.
         max_tokens: of an answer when the request does not say.
         template: Jinja text in place of the file's chat template.

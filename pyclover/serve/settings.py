@@ -6,12 +6,12 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pyclover import arguments
 from pyclover.engine.sampling import sampling_from
-from pyclover.engine.speculation import AUTO, PLAIN, BlockDiffusion, DraftSelf, check_speculation
+from pyclover.engine.speculation import AUTO, PLAIN, BlockDiffusion, DraftSelf, check_speculation, resolved
 from pyclover.errors import UsageError, shortened
 from pyclover.serve import keys
 from pyclover.serve.address import Endpoint, check_host
@@ -33,7 +33,7 @@ class ServerSettings:
         n_slots: requests that are computed at the same time.
         metrics: Prometheus metrics at /metrics.
         rpc: workers that take layers of the model.
-        speculation: None or DraftSelf(...), for all requests.
+        speculation: None, DraftSelf(...) or "auto", for all requests.
         thinking: whether the model thinks when a request does not say; "auto": as its template has it.
         think_budget: tokens that it may think, None for no limit.
         max_tokens: of an answer when the request does not say.
@@ -49,7 +49,7 @@ class ServerSettings:
     n_slots: int = 1
     metrics: bool = False
     rpc: tuple[Endpoint, ...] = ()
-    speculation: DraftSelf | None = None
+    speculation: DraftSelf | Literal["auto"] | None = None
     thinking: bool | Literal["auto"] = "auto"
     think_budget: int | None = None
     max_tokens: int | None = None
@@ -84,19 +84,26 @@ class ServerSettings:
             raise UsageError(
                 "llama.cpp's server cannot do block diffusion: take DraftSelf(...) or None", option="speculation"
             )
-        asked: object = self.speculation
-        if asked == AUTO or (isinstance(asked, DraftSelf) and asked.adaptive):
-            raise UsageError(
-                "llama.cpp's server drafts as many tokens in every round: whether that pays is not decided there; take "
-                "DraftSelf(...) without adaptive, or None",
-                option="speculation" if asked == AUTO else "adaptive",
-            )
-        check_speculation(self.speculation, sampling_from(dict(self.defaults)), self.defaults)
+        if isinstance(self.speculation, DraftSelf) and self.speculation.ahead:
+            raise UsageError("the server makes drafts in passes of their own: leave ahead out", option="ahead")
+        if self.speculation != AUTO:
+            check_speculation(self.speculation, sampling_from(dict(self.defaults)), self.defaults)  # type: ignore[arg-type]
 
     @property
     def mode(self) -> str:
         """What every speed of this server is called."""
-        return PLAIN if self.speculation is None else self.speculation.mode
+        return self.speculation.mode if isinstance(self.speculation, DraftSelf) else PLAIN
+
+    def resolved(self, *, can_draft: bool, n_rows: int) -> ServerSettings:
+        """With speculation="auto" made what it comes to for a model, and for so many rows of a pass.
+
+        Raises:
+            UsageError: settings that it cannot be combined with.
+        """
+        if self.speculation != AUTO:
+            return self
+        found = resolved(AUTO, can_draft=can_draft, n_rows=n_rows // self.n_slots)
+        return replace(self, speculation=found if isinstance(found, DraftSelf) else None)
 
     def arguments(self) -> list[str]:
         """As arguments of `llama serve`; keys are not among them, for everybody can read those."""
@@ -134,13 +141,15 @@ def ignored_variables() -> tuple[str, ...]:
     return tuple(sorted(name for name in os.environ if name.startswith("LLAMA_ARG_")))
 
 
-def _drafting(speculation: DraftSelf | None) -> list[str | int | float]:
-    if speculation is None:
+def _drafting(speculation: object) -> list[str | int | float]:
+    if not isinstance(speculation, DraftSelf):
         return []
     out: list[str | int | float] = ["--spec-type", "draft-self", "--spec-draft-n-max", speculation.n_max]
     out += ["--spec-draft-steps", speculation.steps] if speculation.steps != 1 else []
     out += ["--spec-draft-rows", speculation.block] if speculation.block is not None else []
     out += ["--spec-draft-p-min", speculation.p_min] if speculation.p_min else []
+    out += ["--spec-draft-adaptive"] if speculation.adapts else []
+    out += ["--spec-draft-start-plain"] if speculation.adapts and speculation.start_plain else []
     if speculation.relaxed:
         out += ["--spec-accept-ratio", speculation.ratio, "--spec-accept-delta", speculation.delta]
     return out

@@ -170,8 +170,22 @@ def test_drafts_of_all_slots_fit_into_a_pass() -> None:
         memory.check_rows(8, 4, 31)
 
 
-@pytest.mark.parametrize(("speculation", "option"), [("auto", "speculation"), (DraftSelf(adaptive=True), "adaptive")])
-def test_what_only_the_controller_can_do_is_refused(speculation: Any, option: str) -> None:
-    with pytest.raises(UsageError, match="as many tokens in every round") as caught:
-        ServerSettings(speculation=speculation)
-    assert caught.value.option == option
+def test_the_controller_decides_unless_told_otherwise() -> None:
+    def said(speculation: Any) -> list[str]:
+        settings = ServerSettings(speculation=speculation, defaults={"temperature": 0}).resolved(can_draft=True, n_rows=512)
+        return [word for word in settings.arguments() if word.startswith("--spec")]
+
+    assert "--spec-draft-adaptive" in said(DraftSelf(n_max=7))
+    assert "--spec-draft-start-plain" not in said(DraftSelf(n_max=7))
+    assert "--spec-draft-adaptive" not in said(DraftSelf(n_max=7, adaptive=False))
+    assert "--spec-draft-adaptive" not in said(DraftSelf(n_max=7, accept_ratio=0.9))
+    assert {"--spec-draft-adaptive", "--spec-draft-start-plain"} <= set(said("auto"))
+
+
+def test_auto_is_plain_where_nothing_can_be_drafted_and_shorter_where_slots_share_a_pass() -> None:
+    auto = ServerSettings(speculation="auto", n_slots=4)
+    assert auto.resolved(can_draft=False, n_rows=512).speculation is None
+    few = auto.resolved(can_draft=True, n_rows=32).speculation
+    assert isinstance(few, DraftSelf)
+    assert few.n_max == 7
+    assert auto.mode == "plain"
