@@ -4,8 +4,8 @@
     python benchmarks/real_geometry.py clover-4.gguf --layers 4 --recipe q4_k
     python benchmarks/passes.py clover-4.gguf [--rows 4 8 16 32] [--rounds 15] [--threads 2]
 
-Each round measures everything once, in an order that turns round every time; ratios are taken within a round. Printed are
-their medians with quartiles and 95 % interval.
+Each round measures everything once, in an order that turns round every time; ratios are taken within a round. Printed
+are their medians with quartiles and 95 % interval.
 
     preview / causal    a block pass over m rows against a causal pass over the same m tokens, logits of all rows
     rows / none         a check of m tokens whose rows are kept, with applying all of them to the state before the next

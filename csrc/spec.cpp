@@ -451,19 +451,26 @@ extern "C" int pc_controller_get_state(const pc_controller * controller, pc_cont
         state.n_plain = c.n_plain;
         state.n_rounds = c.n_rounds;
         state.n_probes = c.n_probes;
+        state.n_ahead = c.n_ahead;
         state.plain_s = c.plain_s();
         state.tokens_per_s[0] = c.tokens_per_s(0);
         for (int32_t n = 1; n <= DRAFT_N_MAX; n++) {
             state.preview_s[n] = c.preview_s(n);
             state.verify_s[n] = c.verify_s(n);
+            state.ahead_s[n] = c.ahead_s(n);
             state.acceptance[n] = c.acceptance(n);
             state.tokens_per_s[n] = c.tokens_per_s(n);
         }
     });
 }
 
-extern "C" int pc_controller_choose(pc_controller * controller, uint64_t n_left, int32_t * n) {
-    return guarded([&] { *required(n, "n") = required(controller, "controller")->controller.choose(n_left).n; });
+extern "C" int pc_controller_choose(pc_controller * controller, uint64_t n_left, int32_t may_ahead, int32_t * n,
+                                    int32_t * ahead) {
+    return guarded([&] {
+        const draft_choice choice = required(controller, "controller")->controller.choose(n_left, may_ahead != 0);
+        *required(n, "n") = choice.n;
+        *required(ahead, "ahead") = choice.ahead ? 1 : 0;
+    });
 }
 
 extern "C" int pc_controller_saw_plain(pc_controller * controller, double seconds) {
@@ -471,9 +478,11 @@ extern "C" int pc_controller_saw_plain(pc_controller * controller, double second
 }
 
 extern "C" int pc_controller_saw_round(pc_controller * controller, int32_t n_drafted, int32_t n_checked, int32_t n_accepted,
-                                       double preview_s, double verify_s) {
-    return guarded(
-        [&] { required(controller, "controller")->controller.saw_round(n_drafted, n_checked, n_accepted, preview_s, verify_s); });
+                                       double preview_s, double verify_s, int32_t ahead, int32_t used) {
+    return guarded([&] {
+        required(controller, "controller")
+            ->controller.saw_round(n_drafted, n_checked, n_accepted, preview_s, verify_s, ahead != 0, used != 0);
+    });
 }
 
 extern "C" int pc_controller_saw_rollback(pc_controller * controller, double seconds) {
@@ -496,7 +505,8 @@ extern "C" int pc_context_auto_step(pc_context * context, pc_sampler * sampler, 
         }
         settle_first(c, decides);
         const size_t room = c.n_ctx > c.history.size() ? c.n_ctx - c.history.size() - 1 : 0;
-        const int32_t n = std::min({ decides.choose(n_left).n, p.n_max, (int32_t) room, std::max(0, (int32_t) c.n_batch - 1) });
+        const draft_choice choice = decides.choose(n_left, p.ahead != 0 && p.n_steps == 1 && !c.snapshots);
+        const int32_t n = std::min({ choice.n, p.n_max, (int32_t) room, std::max(0, (int32_t) c.n_batch - 1) });
         double seconds = 0.0;
         if (n < 1) {
             *n_tokens = 0;
@@ -511,6 +521,7 @@ extern "C" int pc_context_auto_step(pc_context * context, pc_sampler * sampler, 
             return;
         }
         p.n_max = n;
+        p.ahead = choice.ahead ? 1 : 0;
         p.n_steps = std::min(p.n_steps, n);
         if (p.n_rows != 0 && p.n_rows <= n) {
             p.n_rows = 0;
@@ -523,7 +534,8 @@ extern "C" int pc_context_auto_step(pc_context * context, pc_sampler * sampler, 
         const auto n_drafted = (int32_t) (sum(c.spec.drafted_at) - sum(before.drafted_at));
         if (status == PC_OK && n_drafted > 0) {
             const double preview_s = c.spec.preview_s - before.preview_s;
-            decides.saw_round(n, n_drafted, (int32_t) (c.spec.accepted - before.accepted), preview_s, seconds - preview_s);
+            decides.saw_round(preview_s > 0.0 ? n : n_drafted, n_drafted, (int32_t) (c.spec.accepted - before.accepted),
+                              preview_s, seconds - preview_s, c.spec.ahead > before.ahead, c.spec.ahead_used > before.ahead_used);
         }
     });
     return own != PC_OK ? own : status;

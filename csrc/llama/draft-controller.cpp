@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 
 namespace {
 
@@ -15,6 +16,9 @@ constexpr double MARGIN = 1.01;           // drafting must be better by that
 constexpr double FREE_STEPS = 3.0;        // plain steps' worth of time that may be lost at the start
 constexpr double LOSS_SHARE = 0.009;      // of all time that may be lost to learn
 constexpr int32_t PLAIN_FIRST = 3;
+constexpr double AHEAD_COST = 0.6;   // of a preview, for its rows in another pass; not known
+constexpr uint64_t AHEAD_TRIES = 3;  // rounds, before it is believed what they say
+constexpr uint64_t AHEAD_EVERY = 64; // rounds, at most, between two tries of it where it does not pay
 constexpr uint64_t PLAIN_EVERY = 40; // rounds, then a plain step is measured again
 constexpr uint64_t PROBE_EVERY = 12; // steps, at least, between two probes
 
@@ -104,7 +108,38 @@ double draft_controller::expected_tokens(int32_t n) const {
     return outlook_of(n, 0.0).tokens;
 }
 
+// Not known at this length: as much more than a check alone as where it is known, and else a part of a preview more.
+double draft_controller::ahead_s(int32_t n) const {
+    if (verify_ahead[n].known) {
+        return verify_ahead[n].value;
+    }
+    int32_t nearest = 0;
+    for (int32_t i = 1; i <= DRAFT_N_MAX; i++) {
+        if (verify_ahead[i].known && (nearest == 0 || std::abs(i - n) < std::abs(nearest - n))) {
+            nearest = i;
+        }
+    }
+    const double more = nearest > 0
+                            ? std::max(0.0, verify_ahead[nearest].value - verify_s(nearest)) / std::max(preview_s(nearest), 1e-12)
+                            : AHEAD_COST;
+    return verify_s(n) + more * preview_s(n);
+}
+
+double draft_controller::rate_ahead(int32_t n, double optimism) const {
+    const outlook round = outlook_of(n, optimism);
+    const double weight = used_ahead.accepted + used_ahead.rejected + PRIOR;
+    const double mean = (used_ahead.accepted + PRIOR * FIRST_ACCEPTANCE) / weight;
+    const double used = std::clamp(mean + optimism * std::sqrt(mean * (1.0 - mean) / weight), 0.0, 1.0);
+    const double seconds = ahead_s(n) + (1.0 - round.whole * used) * preview_s(n) + (1.0 - round.whole) * rollback.value;
+    return seconds > 0.0 ? round.tokens / seconds : 0.0;
+}
+
 double draft_controller::rate(int32_t n, double optimism) const {
+    const double two = rate_two(n, optimism);
+    return n > 0 && may_ahead && n_ahead >= AHEAD_TRIES ? std::max(two, rate_ahead(n, optimism)) : two;
+}
+
+double draft_controller::rate_two(int32_t n, double optimism) const {
     if (n == 0) {
         return plain.value > 0.0 ? 1.0 / plain.value : 0.0;
     }
@@ -132,17 +167,37 @@ int32_t draft_controller::best() const {
     return rate(n, 0.0) > rate(0, 0.0) * MARGIN ? n : 0;
 }
 
+// Whether the next draft should be made in the pass that checks one of n tokens.
+bool draft_controller::wants_ahead(int32_t n) {
+    if (n_ahead >= AHEAD_TRIES && rate_ahead(n, 0.0) > rate_two(n, 0.0)) {
+        since_ahead = 0;
+        return true;
+    }
+    const bool tries = n_ahead < AHEAD_TRIES ? n_rounds >= 4 : ++since_ahead >= ahead_after;
+    if (!tries || rate_ahead(n, 1.0) < rate_two(n, 0.0) || !may_lose(std::max(0.0, ahead_s(n) - verify_s(n)))) {
+        return false;
+    }
+    if (n_ahead >= AHEAD_TRIES) {
+        since_ahead = 0;
+        ahead_after = std::min(2 * ahead_after, AHEAD_EVERY);
+    }
+    return true;
+}
+
 bool draft_controller::may_lose(double seconds) const {
     return lost_s + seconds <= FREE_STEPS * plain.value + LOSS_SHARE * elapsed_s;
 }
 
-draft_choice draft_controller::choose(uint64_t n_left) {
+draft_choice draft_controller::choose(uint64_t n_left, bool may_ahead_now) {
     turn++;
+    may_ahead = may_ahead_now;
     const auto limit = [&](int32_t n) {
         return n_left > 0 ? (int32_t) std::min<uint64_t>((uint64_t) n, n_left - 1) : n;
     };
     const auto decide = [&](int32_t n, bool is_probe) {
-        last = { limit(n), is_probe };
+        const int32_t n_now = limit(n);
+        // a draft that is cut short is the last one
+        last = { n_now, is_probe, may_ahead && !is_probe && n_now > 0 && n_now == n && wants_ahead(n) };
         n_probes += is_probe;
         since_probe = is_probe ? 0 : since_probe + 1;
         return last;
@@ -206,10 +261,22 @@ void draft_controller::saw_plain(double seconds) {
 }
 
 void draft_controller::saw_round(int32_t n_drafted, int32_t n_checked, int32_t n_accepted, double preview_seconds,
-                                 double verify_seconds) {
+                                 double verify_seconds, bool ahead, bool used) {
     n_drafted = std::clamp(n_drafted, 1, DRAFT_N_MAX);
-    preview[n_drafted].add(preview_seconds);
-    verify[n_drafted].add(verify_seconds);
+    if (preview_seconds > 0.0) {
+        preview[n_drafted].add(preview_seconds);
+    }
+    if (ahead) {
+        n_ahead++;
+        verify_ahead[n_drafted].add(verify_seconds);
+        used_ahead.accepted *= KEEP_ACCEPTANCE;
+        used_ahead.rejected *= KEEP_ACCEPTANCE;
+        if (n_accepted >= n_drafted) {
+            (used ? used_ahead.accepted : used_ahead.rejected) += 1.0;
+        }
+    } else {
+        verify[n_drafted].add(verify_seconds);
+    }
     for (position & p : at) {
         p.accepted *= KEEP_ACCEPTANCE;
         p.rejected *= KEEP_ACCEPTANCE;

@@ -28,6 +28,7 @@ class recent_median {
 struct draft_choice {
     int32_t n;     // tokens to draft; 0: a plain step
     bool is_probe; // to learn something, not because it is thought best
+    bool ahead;    // make the next draft in the pass that checks this one
 };
 
 class draft_controller {
@@ -35,13 +36,15 @@ class draft_controller {
     // n_max: at most so many tokens, 1 to DRAFT_N_MAX. start_plain: draft only once it is seen to win.
     draft_controller(int32_t n_max, bool start_plain);
 
-    // n_left: tokens that are still of use.
-    draft_choice choose(uint64_t n_left);
+    // n_left: tokens that are still of use. may_ahead: drafts can be made ahead.
+    draft_choice choose(uint64_t n_left, bool may_ahead = false);
 
     // Times in seconds. A plain step of one token:
     void saw_plain(double seconds);
-    // A round: tokens that were drafted (1 to n_max), how many of them were checked and accepted, what it cost.
-    void saw_round(int32_t n_drafted, int32_t n_checked, int32_t n_accepted, double preview_s, double verify_s);
+    // A round: tokens that were drafted (1 to n_max), how many of them were checked and accepted, what it cost. preview_s: 0
+    // for a draft that was there already. ahead: the next draft was made in the check's pass; used: it can be used.
+    void saw_round(int32_t n_drafted, int32_t n_checked, int32_t n_accepted, double preview_s, double verify_s,
+                   bool ahead = false, bool used = false);
     // The way back after a round that was not accepted whole.
     void saw_rollback(double seconds);
 
@@ -49,6 +52,7 @@ class draft_controller {
     double plain_s() const { return plain.value; }
     double preview_s(int32_t n) const;
     double verify_s(int32_t n) const;
+    double ahead_s(int32_t n) const;    // a check in whose pass the next draft is made
     double acceptance(int32_t i) const; // of the i-th token, from 1
     double expected_tokens(int32_t n) const;
     double tokens_per_s(int32_t n) const; // n = 0: plain
@@ -57,6 +61,7 @@ class draft_controller {
     uint64_t n_plain = 0;
     uint64_t n_rounds = 0;
     uint64_t n_probes = 0;
+    uint64_t n_ahead = 0; // rounds in whose check the next draft was made
 
   private:
     struct position {
@@ -72,6 +77,9 @@ class draft_controller {
     outlook outlook_of(int32_t n, double optimism) const;
     double acceptance_of(int32_t i, double before, double optimism) const;
     double rate(int32_t n, double optimism) const;
+    double rate_two(int32_t n, double optimism) const;   // with a pass for the draft
+    double rate_ahead(int32_t n, double optimism) const; // with drafts made ahead
+    bool wants_ahead(int32_t n);
     int32_t best_n(double optimism) const;
     bool may_lose(double seconds) const;
     void spent(double seconds, double tokens, bool was_probe);
@@ -82,8 +90,13 @@ class draft_controller {
     recent_median rollback;
     std::array<recent_median, DRAFT_N_MAX + 1> preview; // by tokens drafted
     std::array<recent_median, DRAFT_N_MAX + 1> verify;
+    std::array<recent_median, DRAFT_N_MAX + 1> verify_ahead;
+    position used_ahead;      // of drafts made ahead behind one that was accepted whole
+    uint64_t since_ahead = 0; // rounds
+    uint64_t ahead_after = 4; // rounds after which it is tried
+    bool may_ahead = false;
     std::array<position, DRAFT_N_MAX + 1> at;
-    draft_choice last = { 0, false };
+    draft_choice last = { 0, false, false };
     double elapsed_s = 0.0;
     double lost_s = 0.0;      // by probes and by rounds that turned out worse than plain steps
     uint64_t since_plain = 0; // rounds

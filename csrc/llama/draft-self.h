@@ -55,7 +55,7 @@ struct common_speculative_impl_draft_self : public common_speculative_impl {
         }
         llama_synchronize(ctx);
         // a pass that reads a prompt as well says nothing about a check
-        const bool alone = batch.size() == n_rows;
+        const bool alone = (size_t) batch.size() == n_rows;
         const double seconds = std::chrono::duration<double>(clock::now() - ready).count();
         for (size_t seq = 0; seq < open.size(); ++seq) {
             round & r = open[seq];

@@ -31,7 +31,8 @@ typedef struct pc_draft_params {
     float p_min;        /* a draft ends before a token that is less probable */
     float accept_ratio; /* 1 and ... */
     float accept_delta; /* ... 0: lossless */
-    int32_t ahead;      /* 0 or 1: the next draft is made in the pass that checks the last one, where there is room */
+    int32_t ahead; /* 0 or 1 (with a controller: it decides): the next draft is made in the pass that checks the last one, where
+                      there is room */
 } pc_draft_params;
 
 /* Counted since the prompt of the last pc_context_prompt(); times in seconds. */
@@ -81,9 +82,11 @@ typedef struct pc_controller_state {
     uint64_t n_plain;  /* plain steps that it has seen */
     uint64_t n_rounds; /* of drafting */
     uint64_t n_probes; /* steps that were made to learn something */
+    uint64_t n_ahead;  /* rounds in whose check the next draft was made */
     double plain_s;
     double preview_s[32]; /* by tokens drafted; what it believes, also where nothing was measured */
     double verify_s[32];
+    double ahead_s[32];      /* a check in whose pass the next draft is made */
     double acceptance[32];   /* of the i-th token, when those before it are accepted */
     double tokens_per_s[32]; /* expected; [0] is plain */
 } pc_controller_state;
@@ -93,10 +96,12 @@ int pc_controller_create(int32_t n_max, int32_t start_plain, pc_controller ** ou
 void pc_controller_free(pc_controller * controller);
 int pc_controller_get_state(const pc_controller * controller, pc_controller_state * out);
 /* What pc_context_auto_step() does with it: asks how many tokens to draft (0: a plain step), and tells what came of it. */
-int pc_controller_choose(pc_controller * controller, uint64_t n_left, int32_t * n);
+/* may_ahead: drafts can be made ahead; *ahead: the next one should be, in the pass that checks this one. */
+int pc_controller_choose(pc_controller * controller, uint64_t n_left, int32_t may_ahead, int32_t * n, int32_t * ahead);
 int pc_controller_saw_plain(pc_controller * controller, double seconds);
+/* preview_s: 0 for a draft that was made ahead. ahead: the next one was made so; used: it can be used. */
 int pc_controller_saw_round(pc_controller * controller, int32_t n_drafted, int32_t n_checked, int32_t n_accepted,
-                            double preview_s, double verify_s);
+                            double preview_s, double verify_s, int32_t ahead, int32_t used);
 int pc_controller_saw_rollback(pc_controller * controller, double seconds);
 
 /* A round as pc_context_draft_step(), or a plain step, as the controller decides; params->n_max is the most. */

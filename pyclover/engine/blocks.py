@@ -147,7 +147,7 @@ class Drafter:
         self._params.p_min = settings.p_min
         self._params.accept_ratio = settings.ratio
         self._params.accept_delta = settings.delta
-        self._params.ahead = settings.ahead
+        self._params.ahead = settings.may_ahead
         self._tokens = ffi.new("int32_t[]", lib.PC_BLOCK_MAX)
         self._n_tokens = ffi.new("size_t *")
         self._is_end = ffi.new("int32_t *")

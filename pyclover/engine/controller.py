@@ -17,9 +17,11 @@ class ControllerState:
 
     Attributes:
         best: tokens of a draft that it thinks best, 0: plain steps.
-        n_plain, n_rounds: steps of either kind that it has seen. n_probes: of them made to learn something.
+        n_plain, n_rounds: steps of either kind that it has seen. n_probes: of them made to learn something. n_ahead:
+            rounds in whose check the next draft was made.
         plain_s: time of a plain step.
-        preview_s, verify_s: times of a round's passes with 1, 2, … tokens drafted.
+        preview_s, verify_s: times of a round's passes with 1, 2, … tokens drafted. ahead_s: of a check in whose pass the
+            next draft is made.
         acceptance: of the 1st, 2nd, … token of a draft, when those before it are accepted.
         tokens_per_s: expected, plainly and with 1, 2, … tokens drafted.
     """
@@ -28,9 +30,11 @@ class ControllerState:
     n_plain: int
     n_rounds: int
     n_probes: int
+    n_ahead: int
     plain_s: float
     preview_s: tuple[float, ...]
     verify_s: tuple[float, ...]
+    ahead_s: tuple[float, ...]
     acceptance: tuple[float, ...]
     tokens_per_s: tuple[float, ...]
 
@@ -52,7 +56,7 @@ class Controller:
         check(lib.pc_controller_create(n_max, start_plain, out))
         self.n_max = n_max
         self.handle = Handle(self, out[0], lib.pc_controller_free, "the controller")
-        self._n = ffi.new("int32_t *")
+        self._n, self._ahead = ffi.new("int32_t *"), ffi.new("int32_t *")
 
     @property
     def state(self) -> ControllerState:
@@ -62,23 +66,37 @@ class Controller:
         upto = self.n_max + 1
         return ControllerState(
             best=int(out.best), n_plain=int(out.n_plain), n_rounds=int(out.n_rounds), n_probes=int(out.n_probes),
+            n_ahead=int(out.n_ahead), ahead_s=tuple(out.ahead_s[1:upto]),
             plain_s=float(out.plain_s), preview_s=tuple(out.preview_s[1:upto]), verify_s=tuple(out.verify_s[1:upto]),
             acceptance=tuple(out.acceptance[1:upto]), tokens_per_s=tuple(out.tokens_per_s[0:upto]),
         )  # fmt: skip
 
-    def choose(self, n_left: int = 0) -> int:
-        """Tokens to draft, 0 for a plain step. n_left: tokens still of use, 0: any number."""
+    @property
+    def ahead(self) -> bool:
+        """Whether the pass that checks the draft chosen last should make the next one."""
+        return bool(self._ahead[0])
+
+    def choose(self, n_left: int = 0, *, may_ahead: bool = False) -> int:
+        """Tokens to draft, 0 for a plain step. n_left: tokens still of use, 0: any number; may_ahead: see `ahead`."""
         with self.handle as controller:
-            check(lib.pc_controller_choose(controller, n_left, self._n))
+            check(lib.pc_controller_choose(controller, n_left, may_ahead, self._n, self._ahead))
         return int(self._n[0])
 
     def saw_plain(self, seconds: float) -> None:
         with self.handle as controller:
             check(lib.pc_controller_saw_plain(controller, seconds))
 
-    def saw_round(self, n_drafted: int, n_accepted: int, preview_s: float, verify_s: float) -> None:
+    def saw_round(
+        self, n_drafted: int, n_accepted: int, preview_s: float, verify_s: float, *, ahead: bool = False,
+        used: bool = False,
+    ) -> None:  # fmt: skip
+        """preview_s: 0 for a draft made ahead. ahead: the next one was made in this check's pass; used: it is of use."""
         with self.handle as controller:
-            check(lib.pc_controller_saw_round(controller, n_drafted, n_drafted, n_accepted, preview_s, verify_s))
+            check(
+                lib.pc_controller_saw_round(
+                    controller, n_drafted, n_drafted, n_accepted, preview_s, verify_s, ahead, used
+                )
+            )
 
     def saw_rollback(self, seconds: float) -> None:
         with self.handle as controller:

@@ -36,8 +36,9 @@ class DraftSelf:
         block: rows of the block pass, n_max + 1 to 32; None: one more than are drafted.
         steps: block passes for a draft, 1 to n_max; each fixes an equal part of the rows, the surest first.
         p_min: a draft ends before a token that is less probable.
-        ahead: make the next draft in the pass that checks the last one, behind whose tokens its rows ride: a draft that is
-            accepted whole then needs one pass a round instead of two. The rows cost something in every round.
+        ahead: make the next draft in the pass that checks the last one, behind whose tokens its rows ride: a draft that
+            is accepted whole then needs one pass a round instead of two. The rows cost something in every round. None:
+            the controller decides, and without one it is not done.
         adaptive: draft only while that is measured to be faster than plain steps, and as many tokens as pay best, n_max
             at most. None: yes, but not with relaxed acceptance, whose text would depend on what was measured.
     """
@@ -48,14 +49,15 @@ class DraftSelf:
     block: int | None = None
     steps: int = 1
     p_min: float = 0.0
-    ahead: bool = False
+    ahead: bool | None = None
     adaptive: bool | None = None
 
     def __post_init__(self) -> None:
         arguments.integer("n_max", self.n_max, 1, BLOCK_MAX - 1)
         arguments.integer("steps", self.steps, 1, BLOCK_MAX)
         check_share("p_min", self.p_min)
-        arguments.boolean("ahead", self.ahead)
+        if self.ahead is not None:
+            arguments.boolean("ahead", self.ahead)
         if self.ahead and self.steps > 1:
             raise UsageError(
                 f"steps is {self.steps}: a draft that is made ahead has one pass alone; leave ahead or steps out",
@@ -94,6 +96,11 @@ class DraftSelf:
     def adapts(self) -> bool:
         """Whether a controller decides before each step."""
         return not self.relaxed if self.adaptive is None else self.adaptive
+
+    @property
+    def may_ahead(self) -> bool:
+        """Whether drafts may be made ahead."""
+        return self.adapts if self.ahead is None else self.ahead
 
     @property
     def start_plain(self) -> bool:
