@@ -239,6 +239,30 @@ class ToolArgumentsError(CloverError, ValueError):
         self.call = call
 
 
+class ConvertError(FileError):
+    """A checkpoint could not be converted although it is sound, or the new file cannot be written.
+
+    Attributes:
+        needed_bytes, free_bytes: where the disk has no room for the new file; else 0.
+        log: the converter's last lines, when it was the converter that failed.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: PathLike = "",
+        key: str = "",
+        needed_bytes: int = 0,
+        free_bytes: int = 0,
+        log: Sequence[str] = (),
+    ) -> None:
+        super().__init__(message, path=path, key=key)
+        self.needed_bytes = needed_bytes
+        self.free_bytes = free_bytes
+        self.log = tuple(log)
+
+
 class GrammarError(CloverError, ValueError):
     """A grammar or JSON schema that cannot be used."""
 

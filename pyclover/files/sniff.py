@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _DOWNLOAD = "download the .gguf file itself"
-_CONVERT = "convert it to GGUF first, with llama.cpp's convert_hf_to_gguf.py"
+_CONVERT = "convert it to GGUF first: clover-run convert for Clover, llama.cpp's convert_hf_to_gguf.py for other models"
 
 
 def describe(start: bytes) -> str:
