@@ -47,7 +47,7 @@ UNPACKED_BYTES = 150 << 20
 BUILD_BYTES = 700 << 20
 
 # Order in which the C headers are declared to cffi.
-HEADERS = ("base", "log", "model", "sampler", "context", "spec", "chat", "info")
+HEADERS = ("base", "log", "model", "sampler", "context", "imatrix", "spec", "chat", "info")
 
 
 class BuildError(Exception):

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """The planner's estimates against what llama.cpp allocates, on files with the sizes of Clover-35B-A3B.
 
-    python benchmarks/memory_estimates.py FOLDER [--layers 4 8] [--recipes q8_0 q4_k mixed] [--holes]
+    python benchmarks/memory_estimates.py FOLDER [--layers 4 8] [--recipes q8_0 q4_k mixed] [--holes] [--snapshots]
 
 Writes one file at a time into FOLDER (up to 8 GB), loads it, makes contexts of 4,096, 32,768 and 131,072 tokens with
-caches of f16 and q8_0 and 0, 7 and 15 kept states, and deletes it again. No token is computed. With --holes the files
-have no data, which takes no disk. Exit code 1 if a total is off by more than 5 % and 64 MiB.
+caches of f16 and q8_0 and 0, 7 and 15 drafted tokens that can be taken back (n-max), and deletes it again. No token is
+computed. With --holes the files have no data, which takes no disk; with --snapshots a state is kept for each of the
+drafted tokens. Exit code 1 if a total is off by more than 5 % and 64 MiB.
 
 Then the estimates for the official files, all 40 layers, which are not loaded.
 """
@@ -38,7 +39,7 @@ OFFICIAL = {"Q8_0": 35.26, "Q4_K_M": 21.42, "Q4_0": 18.24}  # GiB, as published
 TYPES = {"Q8_0": "Q8_0", "Q4_K_M": "Q4_K", "Q4_0": "Q4_0"}
 
 
-def measure(path: Path) -> float:
+def measure(path: Path, snapshots: bool) -> float:
     """Prints a line a context; returns the worst difference of a total, as a share, beyond 64 MiB."""
     started = time.perf_counter()
     model = Model(path)
@@ -49,13 +50,15 @@ def measure(path: Path) -> float:
     )
     worst = 0.0
     for n_ctx, cache, n_max in product(CONTEXTS, CACHES, N_MAX):
-        options = ContextOptions(n_ctx=n_ctx, cache_type_k=cache, cache_type_v=cache, n_rs_seq=n_max, n_threads=1)
+        options = ContextOptions(
+            n_ctx=n_ctx, cache_type_k=cache, cache_type_v=cache, n_rs_seq=n_max, rs_snapshots=snapshots, n_threads=1
+        )
         context = Context(model, options)
         found = dict.fromkeys(("weights", "context", "compute"), 0)
         for use in context.memory():
             found[use.kind] += use.bytes
         context.close()
-        settings = Settings(n_ctx=n_ctx, cache_type_k=cache, cache_type_v=cache, n_max=n_max)
+        settings = Settings(n_ctx=n_ctx, cache_type_k=cache, cache_type_v=cache, n_max=n_max, rs_snapshots=snapshots)
         expected = estimator.estimate(settings).measurable()
         total, true_total = sum(expected.values()), sum(found.values())
         share = (total - true_total) / true_total
@@ -93,6 +96,7 @@ def main() -> int:
         "--recipes", nargs="*", default=["q8_0", "q4_k", "mixed"], choices=sorted(real_geometry.RECIPES)
     )
     parser.add_argument("--holes", action="store_true", help="files without data")
+    parser.add_argument("--snapshots", action="store_true", help="a state for each drafted token")
     args = parser.parse_args()
     worst = 0.0
     print("estimated / measured, MiB")
@@ -101,7 +105,7 @@ def main() -> int:
         try:
             n_bytes = real_geometry.write(path, n_layer, recipe, holes=args.holes)
             print(f"\n{n_layer} layers, {recipe}, {n_bytes / GIB:.2f} GiB of weights", flush=True)
-            worst = max(worst, measure(path))
+            worst = max(worst, measure(path, args.snapshots))
         finally:
             path.unlink(missing_ok=True)
     official()

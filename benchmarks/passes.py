@@ -4,7 +4,7 @@
     python benchmarks/real_geometry.py clover-4.gguf --layers 4 --recipe q4_k
     python benchmarks/passes.py clover-4.gguf [--rows 4 8 16 32] [--rounds 15] [--threads 2]
 
-Each round measures everything once, in an order that turns round every time; ratios are taken within a round. Printed
+Each round measures everything once, in random order; ratios are taken within a round. Printed
 are their medians with quartiles and 95 % interval.
 
     preview / causal    a block pass over m rows against a causal pass over the same m tokens, logits of all rows
@@ -16,8 +16,8 @@ are their medians with quartiles and 95 % interval.
     one pass / two      a pass over m tokens with a block of m masks behind them, against a pass over the tokens and a
                         block pass over a token and m - 1 masks: a round of drafting that is accepted whole
 
-and the memory that rows and snapshots take. Tokens are random: a pass over m of them meets about as many experts as m
-tokens of a text can.
+and the memory that rows and snapshots take. Tokens are random, the same for all within a round: a pass over m of them meets about
+as many experts as m tokens of a text can.
 """
 
 from __future__ import annotations
@@ -49,22 +49,23 @@ def context_bytes(c: Context) -> int:
 class Check:
     """Repeated checks of m tokens, all of which stay."""
 
-    def __init__(self, c: Context, m: int, tokens: Callable[[int], list[int]]) -> None:
-        self.c, self.m, self.tokens = c, m, tokens
-        c.prompt(tokens(8))
-        blocks.commit(c, tokens(1), 1)
+    def __init__(self, c: Context) -> None:
+        self.c = c
+        self.begin()
 
-    def seconds(self, depth: int = 1024) -> tuple[float, float]:
+    def begin(self) -> None:
+        self.c.clear()
+        self.c.prompt([1] * 8)
+        blocks.commit(self.c, [2], 1)
+
+    def seconds(self, block: list[int], depth: int = 1024) -> tuple[float, float]:
         """Of the check, and of the plain step behind it, which brings the state up to date as a block pass would."""
         if len(self.c.tokens()) > depth:
-            self.c.clear()
-            self.c.prompt(self.tokens(8))
-            blocks.commit(self.c, self.tokens(1), 1)
-        batch = self.tokens(self.m)
+            self.begin()
         began = time.perf_counter()
-        blocks.commit(self.c, batch, self.m)
+        blocks.commit(self.c, block, len(block))
         checked = time.perf_counter()
-        blocks.commit(self.c, self.tokens(1), 1)
+        blocks.commit(self.c, block[:1], 1)
         return checked - began, time.perf_counter() - checked
 
 
@@ -83,7 +84,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
 
-    model = Model(args.model)
+    model = Model(args.model, mmap=False)  # a mapped page that was given up in between would count
     rng = random.Random(1)
 
     def tokens(n: int) -> list[int]:
@@ -97,46 +98,43 @@ def main() -> None:
         rows, snapshots = context(model, args.threads, n_back), context(model, args.threads, n_back, snapshots=True)
         none = context(model, args.threads, 0)
         checks = {
-            "none": Check(none, m, tokens),
-            "rows": Check(rows, m, tokens),
-            "snapshots": Check(snapshots, m, tokens),
+            "none": Check(none),
+            "rows": Check(rows),
+            "snapshots": Check(snapshots),
         }
 
-        def preview(m: int = m) -> tuple[float, float]:
-            block = tokens(m)
+        def preview(block: list[int]) -> tuple[float, float]:
             plain.clear()
             began = time.perf_counter()
             blocks.preview(plain, block, 0)
             return time.perf_counter() - began, 0.0
 
-        def causal(m: int = m) -> tuple[float, float]:
-            block = tokens(m)
+        def causal(block: list[int]) -> tuple[float, float]:
             plain.clear()
             began = time.perf_counter()
             plain.logits(block)
             return time.perf_counter() - began, 0.0
 
-        def ahead(m: int = m) -> tuple[float, float]:
-            block = tokens(m)
+        def ahead(block: list[int]) -> tuple[float, float]:
             plain.clear()
             began = time.perf_counter()
-            blocks.look_ahead(plain, block, m)
+            blocks.look_ahead(plain, block, len(block))
             return time.perf_counter() - began, 0.0
 
-        def mask_preview(m: int = m) -> tuple[float, float]:
-            block = [*tokens(1), *[mask] * (m - 1)]
+        def mask_preview(block: list[int]) -> tuple[float, float]:
             plain.clear()
             began = time.perf_counter()
-            blocks.preview(plain, block, 0)
+            blocks.preview(plain, [block[0], *[mask] * (len(block) - 1)], 0)
             return time.perf_counter() - began, 0.0
 
-        jobs: dict[str, Callable[[], tuple[float, float]]] = {name: c.seconds for name, c in checks.items()}
+        jobs: dict[str, Callable[[list[int]], tuple[float, float]]] = {name: c.seconds for name, c in checks.items()}
         jobs |= {"preview": preview, "causal": causal, "ahead": ahead, "draft": mask_preview}
         found: dict[str, list[tuple[float, float]]] = {name: [] for name in jobs}
         for i in range(args.rounds + 1):
-            order = list(jobs) if i % 2 else list(reversed(jobs))
+            block = tokens(m)
+            order = rng.sample(list(jobs), len(jobs))  # whoever is second meets the weights of this block again
             for name in order:
-                seconds = jobs[name]()
+                seconds = jobs[name](block)
                 if i > 0:
                     found[name].append(seconds)
 

@@ -424,6 +424,8 @@ extern "C" int pc_context_create(pc_model * model, const pc_context_params * par
         lp.no_perf = true;
         lp.abort_callback = on_abort;
         lp.abort_callback_data = c.get();
+        lp.cb_eval = p.imatrix != nullptr ? collect_imatrix : nullptr;
+        lp.cb_eval_user_data = p.imatrix;
 
         c->ctx = llama_init_from_model(model->model, lp);
         if (c->ctx == nullptr) {

@@ -61,6 +61,9 @@ bool error_lines_say_out_of_memory();
 bool says_out_of_memory(const std::string & line);
 constexpr const char * NO_MEMORY = "the system has no memory left";
 
+// Eval callback of a context whose activations are summed up; `imatrix` is the pc_imatrix.
+bool collect_imatrix(ggml_tensor * t, bool ask, void * imatrix);
+
 void give_bytes(pc_buffer * out, const void * data, size_t size);
 
 template <typename T> T * required(T * pointer, const char * what) {

@@ -11,6 +11,8 @@
 
 #include "pyclover/context.h"
 
+#include "pyclover/imatrix.h"
+
 #include "pyclover/spec.h"
 
 #include "pyclover/chat.h"

@@ -12,6 +12,7 @@ from pyclover.errors import (
     ClosedError,
     CloverError,
     ContextFullError,
+    ConvertError,
     DoesNotFitError,
     DownloadError,
     FileError,
@@ -37,9 +38,11 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AnswerFormatError",
+    "Benchmark",
     "BlockDiffusion",
     "BlockParams",
     "BusyError",
+    "Calibration",
     "CancelledError",
     "ChatPiece",
     "ChatReply",
@@ -48,14 +51,19 @@ __all__ = [
     "CloverError",
     "Completion",
     "ContextFullError",
+    "Conversion",
+    "ConvertError",
     "DoesNotFitError",
     "Download",
     "DownloadError",
     "DraftSelf",
+    "Evaluation",
     "FileError",
+    "FileQuality",
     "FunctionTool",
     "FunctionsReply",
     "GrammarError",
+    "Imatrix",
     "IncompleteSetError",
     "InvalidFileError",
     "LoadError",
@@ -64,6 +72,7 @@ __all__ = [
     "NativeError",
     "OutOfMemoryError",
     "Plan",
+    "Quantization",
     "Repair",
     "RepairError",
     "Report",
@@ -79,37 +88,59 @@ __all__ = [
     "TextPiece",
     "ToolArgumentsError",
     "ToolCall",
+    "Tuning",
     "UnsupportedCPUError",
     "UnsupportedModelError",
     "UsageError",
     "__version__",
+    "bench",
+    "calibrate",
+    "convert",
     "download",
     "errors",
+    "evaluate",
     "fit",
+    "imatrix",
     "inspect",
+    "quantize",
     "repair",
     "start_server",
+    "tune",
 ]
 
 # Loaded on first use: `import pyclover` and `clover-run --help` must not wait for the native library.
 _LAZY = {
+    "Benchmark": "pyclover.tuning.bench",
     "BlockDiffusion": "pyclover.engine.speculation",
     "BlockParams": "pyclover.engine.blocks",
     "DraftSelf": "pyclover.engine.speculation",
+    "Calibration": "pyclover.tuning.calibrate",
     "Clover": "pyclover.clover",
     "Completion": "pyclover.engine.results",
+    "Conversion": "pyclover.checkpoint",
     "Download": "pyclover.hub.download",
+    "Evaluation": "pyclover.tuning.quality.result",
+    "FileQuality": "pyclover.tuning.quality.result",
     "MemoryUse": "pyclover.engine.results",
     "Plan": "pyclover.plan.result",
+    "Imatrix": "pyclover.tuning.imatrix",
+    "Quantization": "pyclover.tuning.quantize",
     "Repair": "pyclover.files.repair",
     "Report": "pyclover.files.report",
     "Sampling": "pyclover.engine.sampling",
     "Score": "pyclover.engine.results",
     "Stats": "pyclover.engine.results",
     "TextPiece": "pyclover.engine.results",
+    "Tuning": "pyclover.tuning.tune",
+    "bench": "pyclover.tuning.bench",
+    "calibrate": "pyclover.tuning.calibration",
+    "convert": "pyclover.checkpoint",
     "download": "pyclover.source",
+    "evaluate": "pyclover.tuning.quality.evaluate",
     "fit": "pyclover.plan.fit",
     "inspect": "pyclover.remote",
+    "imatrix": "pyclover.tuning.imatrix",
+    "quantize": "pyclover.tuning.quantize",
     "repair": "pyclover.files.repair",
     "ChatPiece": "pyclover.chat.reply",
     "ChatReply": "pyclover.chat.reply",
@@ -119,12 +150,14 @@ _LAZY = {
     "Session": "pyclover.session",
     "start_server": "pyclover.serve.server",
     "ToolCall": "pyclover.chat.answer",
+    "tune": "pyclover.tuning.tune",
 }
 
 if TYPE_CHECKING:
     from pyclover.chat.answer import ToolCall
     from pyclover.chat.functions import FunctionTool
     from pyclover.chat.reply import ChatPiece, ChatReply
+    from pyclover.checkpoint import Conversion, convert
     from pyclover.clover import Clover
     from pyclover.conversation import FunctionsReply
     from pyclover.engine.blocks import BlockParams
@@ -140,6 +173,14 @@ if TYPE_CHECKING:
     from pyclover.serve.server import Server, start_server
     from pyclover.session import Session
     from pyclover.source import download
+    from pyclover.tuning.bench import Benchmark, bench
+    from pyclover.tuning.calibrate import Calibration
+    from pyclover.tuning.calibration import calibrate
+    from pyclover.tuning.imatrix import Imatrix, imatrix
+    from pyclover.tuning.quality.evaluate import evaluate
+    from pyclover.tuning.quality.result import Evaluation, FileQuality
+    from pyclover.tuning.quantize import Quantization, quantize
+    from pyclover.tuning.tune import Tuning, tune
 
 
 def __getattr__(name: str) -> Any:

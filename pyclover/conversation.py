@@ -19,10 +19,11 @@ from pyclover.chat.schema import AnswerSchema, answer_schema
 from pyclover.engine.grammar import check_grammar, schema_text
 from pyclover.engine.model import Model
 from pyclover.engine.results import TextPiece
+from pyclover.engine.sampler import schema_grammar
 from pyclover.engine.sampling import ChatSampling
 from pyclover.engine.speculation import BlockDiffusion, DraftSelf, Speculation
 from pyclover.engine.text import TextAssembler, TokenText
-from pyclover.errors import UsageError, shortened
+from pyclover.errors import GrammarError, UsageError, shortened
 
 _FORBIDDEN = ("grammar", "json_schema")
 
@@ -208,7 +209,7 @@ def turn(
     budget = -1 if think_budget is None else arguments.integer("think_budget", think_budget, 0)
     schema = answer_schema(response_format)
     if schema is not None:
-        schema_text(schema.schema)  # what cannot be honoured is refused
+        _check_schema(schema.schema)
         if tools:
             raise UsageError("response_format and tools exclude each other: give one", option="response_format")
     prepared = runner.prepared(
@@ -248,14 +249,24 @@ def turn(
     )
 
 
+def _check_schema(schema: Mapping[str, Any]) -> None:
+    """Refuses what cannot be honoured, before a template sees it."""
+    try:
+        schema_grammar(schema_text(schema))
+    except GrammarError as error:
+        raise GrammarError(f"response_format: {error}") from None
+
+
 def prompt_tokens(model: Model, prepared: Prepared) -> tuple[tuple[int, ...], int]:
     """Tokens of the prompt, and how many of them come before the opening of the answer (0 when that is not clear)."""
-    tokens = model.tokenize(prepared.prompt, add_special=model.info.add_bos, parse_special=True)
+    tokens = tuple(model.tokenize(prepared.prompt, add_special=model.info.add_bos, parse_special=True))
     if not prepared.opening or not prepared.prompt.endswith(prepared.opening):
-        return tuple(tokens), 0
-    before = prepared.prompt[: -len(prepared.opening)]
-    first = model.tokenize(before, add_special=model.info.add_bos, parse_special=True)
-    return tuple(tokens), len(first) if tokens[: len(first)] == first else 0
+        return tokens, 0
+    left, n = len(prepared.opening.encode()), len(tokens)
+    while left > 0 and n > 0:  # from the end: the opening is short
+        n -= 1
+        left -= len(model.token_bytes(tokens[n], special=True))
+    return tokens, n if left == 0 else 0
 
 
 def opened_tokens(model: Model, prepared: Prepared) -> int:

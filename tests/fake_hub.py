@@ -2,7 +2,8 @@
 
 A large file is served as by the real hub: its address answers with a redirect to a content server, here a second server
 on another port, so that a token that is passed on shows. `faults` are taken one by one, each by the next request for
-content; `always` when there are none left. While `hold` is set up, an answer stops before its last byte.
+content; `always` when there are none left. While `hold` is set up, an answer stops before its last byte. With `pace_s`
+content comes in pieces of 64 KiB, with that many seconds before each.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import re
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -81,6 +83,7 @@ class FakeHub:
         self.closed = False
         self.hold: threading.Event | None = None
         self.held = threading.Event()
+        self.pace_s = 0.0
         self.lock = threading.Lock()
         self._servers = [self._serve("hub"), self._serve("cdn")]
         self.url, self.cdn = (f"http://127.0.0.1:{server.server_address[1]}" for server in self._servers)
@@ -216,7 +219,10 @@ class _Handler(BaseHTTPRequestHandler):
             body = body[:cut]
         elif hub.hold is not None:
             body, rest = body[:-1], body[-1:]
-        self.wfile.write(body)
+        step = 1 << 16 if hub.pace_s else max(len(body), 1)
+        for at in range(0, len(body), step):
+            time.sleep(hub.pace_s)
+            self.wfile.write(body[at : at + step])
         self.wfile.flush()
         if hub.hold is not None:
             hub.held.set()

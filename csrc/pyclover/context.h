@@ -14,6 +14,7 @@ extern "C" {
 
 /* cffi: begin */
 typedef struct pc_context pc_context;
+typedef struct pc_imatrix pc_imatrix;
 
 typedef struct pc_context_params {
     uint32_t n_ctx;    /* 0: as the model was trained */
@@ -30,6 +31,7 @@ typedef struct pc_context_params {
     int32_t n_checkpoints; /* states of a recurrent memory kept for going back to the end of an earlier prompt */
     pc_poll_fn poll;       /* may be NULL */
     void * user;
+    pc_imatrix * imatrix; /* gets the activations of every pass, see imatrix.h; may be NULL */
 } pc_context_params;
 
 typedef struct pc_context_info {

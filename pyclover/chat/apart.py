@@ -20,7 +20,8 @@ from typing import Any
 import psutil
 
 from pyclover.chat import frames
-from pyclover.errors import ClosedError, TemplateError, UsageError
+from pyclover.chat.held import ctrl_c_held_back
+from pyclover.errors import ClosedError, GrammarError, TemplateError, UsageError
 
 TIME_LIMIT_S = 10.0
 TIME_PER_BYTE_S = 20e-6  # more for long conversations; a well-behaved template takes a tenth of it
@@ -56,6 +57,7 @@ class TemplateProcess:
         Raises:
             TemplateError: the template breaks a limit, is damaged, or refuses the messages.
             UsageError: the messages cannot be rendered by any template of this kind.
+            GrammarError: a schema of the tools cannot be used.
             ClosedError: after close().
         """
         try:
@@ -67,7 +69,7 @@ class TemplateProcess:
         with self._lock:
             if self._closed:
                 raise ClosedError("the process that runs chat templates has been closed")
-            if self._child is not None and not self._child.alive():
+            if self._child is not None and not self._child.usable():
                 self._drop()
             used_before = self._child is not None
             try:
@@ -80,6 +82,8 @@ class TemplateProcess:
             return answer
         if answer["kind"] == "usage":
             raise UsageError(answer["error"], option=answer["option"])
+        if answer["kind"] == "grammar":
+            raise GrammarError(answer["error"])
         raise TemplateError(answer["error"])
 
     def _exchange(self, frame: bytes, limit_s: float) -> dict[str, Any]:
@@ -150,18 +154,32 @@ class _Child:
 
     def __init__(self, memory_limit_bytes: int) -> None:
         self._limit_bytes = memory_limit_bytes
+        self._asked = False
+        self._start_bytes = 0
+        self._finalizer: weakref.finalize[..., Any] | None = None
         try:
-            self._popen = subprocess.Popen(
-                [sys.executable, "-c", _CODE.format(path=sys.path, limit=memory_limit_bytes)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env={**os.environ, **_NO_GPU},
-                bufsize=0,
+            with ctrl_c_held_back():  # started and not yet known, it would be nobody's
+                self._popen = self._started()
+                self._finalizer = weakref.finalize(self, _end, self._popen, os.getpid())
+            self._begin()
+        except BaseException as error:
+            self.end()
+            if isinstance(error, TemplateError):
+                raise TemplateError(f"the process that runs chat templates does not start: {error}") from None
+            raise
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen(
+                [sys.executable, "-c", _CODE.format(path=sys.path, limit=self._limit_bytes)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                env={**os.environ, **_NO_GPU}, bufsize=0,
                 start_new_session=True,  # Ctrl-C in the terminal is not for it
-            )
+            )  # fmt: skip
         except OSError as error:
-            raise TemplateError(f"the process that runs chat templates cannot be started: {error}") from None
+            raise TemplateError(str(error)) from None
+
+    def _begin(self) -> None:
         self.pid = self._popen.pid
         self._process = psutil.Process(self.pid)
         assert self._popen.stdin is not None
@@ -169,27 +187,23 @@ class _Child:
         self._in, self._out = self._popen.stdin, self._popen.stdout
         os.set_blocking(self._in.fileno(), False)
         os.set_blocking(self._out.fileno(), False)
-        self._finalizer = weakref.finalize(self, _end, self._popen, os.getpid())
-        self._start_bytes = 0
-        try:
-            self.exchange(b"", START_LIMIT_S)
-        except BaseException as error:
-            self.end()
-            if isinstance(error, TemplateError):
-                raise TemplateError(f"the process that runs chat templates does not start: {error}") from None
-            raise
+        self.exchange(b"", START_LIMIT_S)
         self._start_bytes = self._resident()
 
-    def alive(self) -> bool:
-        return self._popen.poll() is None
+    def usable(self) -> bool:
+        """Whether it runs, and owes no answer to an earlier call that was interrupted."""
+        return self._popen.poll() is None and not self._asked
 
     def end(self) -> None:
         """Kills it and waits for its end."""
-        self._finalizer()
+        with ctrl_c_held_back():
+            if self._finalizer is not None:
+                self._finalizer()
 
     def leave(self) -> None:
         """Lets go of it without ending it."""
-        self._finalizer.detach()
+        if self._finalizer is not None:
+            self._finalizer.detach()
         _close_pipes(self._popen)
         self._popen.returncode = 0  # not ours to wait for
 
@@ -199,6 +213,7 @@ class _Child:
         Raises:
             TemplateError: it took too long, too much memory, wrote too much, or the process died.
         """
+        self._asked = True
         began, cpu_began = time.monotonic(), self._cpu_s()
         to_write, got = memoryview(frame), bytearray()
         with selectors.DefaultSelector() as selector:
@@ -220,6 +235,7 @@ class _Child:
                 if self._start_bytes and self._resident() - self._start_bytes > self._limit_bytes * 5 // 4:
                     raise _too_big(self._limit_bytes)
         answer: dict[str, Any] = frames.unpacked(got[frames.HEADER.size :])
+        self._asked = False
         return answer
 
     def _read(self, got: bytearray) -> None:

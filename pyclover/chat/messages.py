@@ -41,38 +41,39 @@ def checked_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
         UsageError: no conversation, or not one of text; the sentence names the message and the key.
     """
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence):
-        raise _wrong("messages", f'must be a list of {{"role": …, "content": …}}, not {shortened(messages)}')
+        raise wrong("messages", f'must be a list of {{"role": …, "content": …}}, not {shortened(messages)}')
     if not messages:
-        raise _wrong("messages", "is empty: give at least one message")
+        raise wrong("messages", "is empty: give at least one message")
     return [_checked(f"messages[{i}]", message) for i, message in enumerate(messages)]
 
 
-def _wrong(where: str, what: str) -> UsageError:
-    return UsageError(f"{where} {what}", option="messages")
+def wrong(where: str, what: str, *, option: str = "messages") -> UsageError:
+    """The error that says where in an argument what is wrong."""
+    return UsageError(f"{where} {what}", option=option)
 
 
 def _checked(where: str, message: Any) -> dict[str, Any]:
     if not isinstance(message, Mapping):
-        raise _wrong(where, f'must be a mapping with "role" and "content", not {shortened(message)}')
+        raise wrong(where, f'must be a mapping with "role" and "content", not {shortened(message)}')
     role = message.get("role")
     if role not in ROLES:
         had = 'has no "role"' if "role" not in message else f"has the role {shortened(role)}"
-        raise _wrong(where, f"{had}: use one of {', '.join(ROLES)}")
+        raise wrong(where, f"{had}: use one of {', '.join(ROLES)}")
     out: dict[str, Any] = {"role": role}
     calls = message.get("tool_calls")
     if calls is not None and calls != [] and role != "assistant":
-        raise _wrong(f"{where}.tool_calls", f"is not for the role {role}: only the assistant calls tools")
+        raise wrong(f"{where}.tool_calls", f"is not for the role {role}: only the assistant calls tools")
     out["content"] = _content(where, message, may_lack=role == "assistant" and bool(calls))
     for key in ("reasoning_content", "name", "tool_call_id"):
         if message.get(key):
             out[key] = _text(f"{where}.{key}", message[key])
     if calls:
         if isinstance(calls, (str, bytes, Mapping)) or not isinstance(calls, Sequence):
-            raise _wrong(f"{where}.tool_calls", f"must be a list, not {shortened(calls)}")
+            raise wrong(f"{where}.tool_calls", f"must be a list, not {shortened(calls)}")
         out["tool_calls"] = [_call(f"{where}.tool_calls[{i}]", call) for i, call in enumerate(calls)]
     for key, value in message.items():
         if key not in _KNOWN and value:
-            raise _wrong(
+            raise wrong(
                 f"{where}.{shortened(key)}", f"is not read by this model: use only {', '.join(_KNOWN)} in a message"
             )
     return out
@@ -84,38 +85,38 @@ def _content(where: str, message: Message, *, may_lack: bool) -> str | list[dict
         # an answer that was all thought has no content either
         if may_lack or (message["role"] == "assistant" and message.get("reasoning_content")):
             return ""
-        raise _wrong(f"{where}.content", "is missing: give a text")
+        raise wrong(f"{where}.content", "is missing: give a text")
     if isinstance(content, str):
         return _text(f"{where}.content", content)
     if not isinstance(content, Sequence) or isinstance(content, (bytes, bytearray)):
-        raise _wrong(f"{where}.content", f"must be a text or a list of text parts, not {shortened(content)}")
+        raise wrong(f"{where}.content", f"must be a text or a list of text parts, not {shortened(content)}")
     return [_part(f"{where}.content[{i}]", part) for i, part in enumerate(content)]
 
 
 def _part(where: str, part: Any) -> dict[str, str]:
     if not isinstance(part, Mapping):
-        raise _wrong(where, f'must be {{"type": "text", "text": …}}, not {shortened(part)}')
+        raise wrong(where, f'must be {{"type": "text", "text": …}}, not {shortened(part)}')
     kind = part.get("type")
     if isinstance(kind, str) and kind in _MEDIA:
-        raise _wrong(where, f"is {_MEDIA[kind]}: this model reads text only; leave it out or describe it in words")
+        raise wrong(where, f"is {_MEDIA[kind]}: this model reads text only; leave it out or describe it in words")
     if kind != "text":
-        raise _wrong(f"{where}.type", f'is {shortened(kind)}: only "text" can be read')
+        raise wrong(f"{where}.type", f'is {shortened(kind)}: only "text" can be read')
     if "text" not in part:
-        raise _wrong(where, 'has no "text"')
+        raise wrong(where, 'has no "text"')
     return {"type": "text", "text": _text(f"{where}.text", part["text"])}
 
 
 def _call(where: str, call: Any) -> dict[str, Any]:
     if not isinstance(call, Mapping):
-        raise _wrong(where, f'must be {{"type": "function", "function": …}}, not {shortened(call)}')
+        raise wrong(where, f'must be {{"type": "function", "function": …}}, not {shortened(call)}')
     if call.get("type", "function") != "function":
-        raise _wrong(f"{where}.type", f'is {shortened(call.get("type"))}: only "function" is known')
+        raise wrong(f"{where}.type", f'is {shortened(call.get("type"))}: only "function" is known')
     function = call.get("function")
     if not isinstance(function, Mapping):
-        raise _wrong(f"{where}.function", 'must be {"name": …, "arguments": …}')
+        raise wrong(f"{where}.function", 'must be {"name": …, "arguments": …}')
     name = function.get("name")
     if not isinstance(name, str) or not name:
-        raise _wrong(f"{where}.function.name", f"must be the name of a function, not {shortened(name)}")
+        raise wrong(f"{where}.function.name", f"must be the name of a function, not {shortened(name)}")
     out: dict[str, Any] = {
         "type": "function",
         "function": {
@@ -136,16 +137,16 @@ def _arguments(where: str, arguments: Any) -> str:
         return _text(where, arguments)
     if isinstance(arguments, Mapping):
         return as_json(where, arguments)
-    raise _wrong(where, f"must be JSON text or a mapping, not {shortened(arguments)}")
+    raise wrong(where, f"must be JSON text or a mapping, not {shortened(arguments)}")
 
 
 def _text(where: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise _wrong(where, f"must be a text, not {shortened(value)}")
+        raise wrong(where, f"must be a text, not {shortened(value)}")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise _wrong(where, f"has half a character (a lone surrogate) at position {error.start}") from None
+        raise wrong(where, f"has half a character (a lone surrogate) at position {error.start}") from None
     return str(value)
 
 

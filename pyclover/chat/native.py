@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pyclover._native import buffer, check, lib, taken
-from pyclover.errors import NativeError, TemplateError, UsageError
+from pyclover.errors import GrammarError, NativeError, TemplateError, UsageError, shortened
 
 MAX_NATIVE = 96 << 20  # bytes
 
@@ -42,6 +42,21 @@ def prepare_natively(request: Mapping[str, Any], *, thinking: bool) -> dict[str,
     except (UsageError, NativeError) as error:
         raise TemplateError(f"llama.cpp cannot use the chat template: {last_words(str(error))}") from None
     return prepared
+
+
+def check_schemas(tools: Iterable[Mapping[str, Any]]) -> None:
+    """Looks for the schema that llama.cpp cannot use. It has no limits on time and memory either.
+
+    Raises:
+        GrammarError: of which tool the parameters are at fault, and where in them.
+    """
+    for tool in tools:
+        function = tool["function"]
+        try:
+            with buffer() as out:
+                check(lib.pc_schema_to_grammar(json.dumps(function["parameters"]).encode(), out))
+        except GrammarError as error:
+            raise GrammarError(f"tools: the parameters of {shortened(function['name'])}: {error}") from None
 
 
 def last_words(message: str) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Callable, Mapping, Sequence
+import types
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -70,59 +71,37 @@ def _tojson(
         indent=indent,
         separators=separators,
         sort_keys=sort_keys,
-        default=_undefined_as_null,
+        default=_json_form,
     )
 
 
-def _undefined_as_null(value: Any) -> None:
-    if not isinstance(value, jinja2.Undefined):
-        raise TypeError(f"{type(value).__name__} has no form in JSON")
+def _json_form(value: Any) -> list[Any] | None:
+    """Of what json does not know: nothing, and what filters such as map give."""
+    if isinstance(value, jinja2.Undefined):
+        return None
+    if isinstance(value, types.GeneratorType):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+def _not_escaped(value: Any) -> Any:
+    """A prompt is no HTML: what is marked as safe must not make jinja2 escape the text that is added to it."""
+    return value
 
 
 @lru_cache(maxsize=8)
 def _compiled(source: str) -> jinja2.Template:
     environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols, _Generation])
     environment.filters["tojson"] = _tojson
+    environment.filters["safe"] = _not_escaped
     environment.globals["raise_exception"] = _raise_exception
     now: Callable[[str], str] = lambda form: datetime.datetime.now().strftime(form)  # noqa: E731
     environment.globals["strftime_now"] = now
     return environment.from_string(source)
 
 
-def render(
-    source: str,
-    messages: Sequence[Mapping[str, Any]],
-    *,
-    tools: Sequence[Mapping[str, Any]] | None = None,
-    add_generation_prompt: bool = True,
-    bos_token: str = "",
-    eos_token: str = "",
-    **variables: Any,
-) -> str:
-    """The prompt text of a conversation, rendered in this process: for templates that are trusted to end.
-
-    Args:
-        source: the template, as the file has it under tokenizer.chat_template.
-        messages: {"role": …, "content": …} and what else the template reads.
-        tools: descriptions of functions as in OpenAI's API.
-        add_generation_prompt: end with the opening of the answer.
-        variables: further names for the template, such as enable_thinking.
-
-    Raises:
-        TemplateError: see render_names().
-    """
-    names: dict[str, Any] = {
-        "messages": [dict(message) for message in messages],
-        "tools": None if tools is None else [dict(tool) for tool in tools],
-        "add_generation_prompt": add_generation_prompt,
-        "bos_token": bos_token,
-        "eos_token": eos_token,
-    }
-    return render_names(source, {**names, **variables})
-
-
 def render_names(source: str, names: Mapping[str, Any]) -> str:
-    """The text that a template writes.
+    """The text that a template writes, rendered in this process: for templates that are trusted to end.
 
     Args:
         source: the template.

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from pyclover.chat.messages import as_json
-from pyclover.errors import UsageError, shortened
+from pyclover.chat.messages import as_json, wrong
+from pyclover.errors import shortened
+
+_wrong = partial(wrong, option="tools")
 
 
 @dataclass(frozen=True)
@@ -38,10 +41,6 @@ def checked_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, A
         if name in names[:i]:
             raise _wrong(f"tools[{i}].function.name", f"is {shortened(name)}, which another tool has already")
     return checked
-
-
-def _wrong(where: str, what: str, option: str = "tools") -> UsageError:
-    return UsageError(f"{where} {what}", option=option)
 
 
 def _checked(where: str, tool: Any) -> dict[str, Any]:
@@ -82,13 +81,15 @@ def checked_choice(tool_choice: Any, tools: Sequence[Mapping[str, Any]]) -> Tool
         function = tool_choice.get("function")
         given = function.get("name") if isinstance(function, Mapping) else None
         if tool_choice.get("type") != "function" or not isinstance(given, str):
-            raise _wrong("tool_choice", 'must be {"type": "function", "function": {"name": …}}', "tool_choice")
+            raise _wrong("tool_choice", 'must be {"type": "function", "function": {"name": …}}', option="tool_choice")
         name, tool_choice = given, "required"
     if tool_choice not in ("auto", "none", "required"):
-        raise _wrong("tool_choice", f'is {shortened(tool_choice)}: use "auto", "none" or "required"', "tool_choice")
+        raise _wrong(
+            "tool_choice", f'is {shortened(tool_choice)}: use "auto", "none" or "required"', option="tool_choice"
+        )
     names = [tool["function"]["name"] for tool in tools]
     if name and name not in names:
-        raise _wrong("tool_choice", f"asks for {shortened(name)}, which is not among the tools", "tool_choice")
+        raise _wrong("tool_choice", f"asks for {shortened(name)}, which is not among the tools", option="tool_choice")
     if tool_choice == "required" and not names:
-        raise _wrong("tool_choice", 'is "required", but there are no tools', "tool_choice")
+        raise _wrong("tool_choice", 'is "required", but there are no tools', option="tool_choice")
     return ToolChoice(tool_choice, name)

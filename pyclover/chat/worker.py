@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from pyclover.chat import families, frames
-from pyclover.chat.native import prepare_natively
+from pyclover.chat.native import check_schemas, prepare_natively
 from pyclover.chat.normalise import UNKNOWN_CAPS, template_names
 from pyclover.chat.template import render_names
-from pyclover.errors import CloverError, OutOfMemoryError, TemplateError, UsageError
+from pyclover.errors import CloverError, GrammarError, OutOfMemoryError, TemplateError, UsageError
 
 GRACE_S = 5.0  # the parent ends this process at the limit; the alarm does so later where it does not
 
@@ -40,6 +40,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         TemplateError, UsageError: see chat/template.py and chat/normalise.py.
+        GrammarError: a schema of the tools cannot be used.
     """
     native: dict[str, Any] | None = None
     native_error = ""
@@ -51,6 +52,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
             if "enable_thinking" in request["template"]:
                 native = prepare_natively(request, thinking=False)
     except TemplateError as error:
+        check_schemas(request["callable_tools"])  # the fault may be theirs
         native, native_error = None, str(error)
     caps = native["caps"] if native is not None else UNKNOWN_CAPS
     prompt = _rendered(request, caps, thinking, add_generation_prompt=request["add_generation_prompt"])
@@ -93,13 +95,15 @@ def _opening(request: Mapping[str, Any], caps: Mapping[str, bool], thinking: boo
 
 
 def guarded_answer(request: Mapping[str, Any]) -> dict[str, Any]:
-    """answer(), or {"error", "kind"}: "template", "usage" or "memory"."""
+    """answer(), or {"error", "kind"}: "template", "usage", "grammar" or "memory"."""
     try:
         return answer(request)
     except (MemoryError, OutOfMemoryError):
         return {"error": "", "kind": "memory"}
     except UsageError as error:
         return {"error": str(error), "kind": "usage", "option": error.option}
+    except GrammarError as error:
+        return {"error": str(error), "kind": "grammar"}
     except CloverError as error:
         return {"error": str(error), "kind": "template"}
     except Exception as error:  # jinja2's sandbox lets templates reach much of Python's own behaviour

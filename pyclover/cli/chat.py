@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import click
 
-from pyclover.cli import chat_pipe, interrupt, options
+from pyclover.cli import chat_pipe, interrupt, options, profile_use
 from pyclover.cli.chat_conversation import Conversation, Settings
 from pyclover.cli.chat_view import AnswerView
 from pyclover.cli.generate import (
@@ -105,6 +105,7 @@ TOY = (
     metavar="on|off|auto",
     help="Colours; on, or without a value: drafted tokens that were accepted in green, too. [default: auto]",
 )
+@profile_use.profile_option
 @click.option("-v", "--verbose", is_flag=True, help="In a pipe, write the speed of each answer to standard error.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each answer; messages come as in a pipe.")
 @options.debug_option
@@ -125,6 +126,7 @@ def chat(
     single: bool,
     no_history: bool,
     color: bool | Literal["auto"],
+    profile: str,
     verbose: bool,
     as_json: bool,
     **values: Any,
@@ -179,12 +181,17 @@ def chat(
     )
     with contextlib.ExitStack() as stack:
         keywords = model_keywords(values)
-        if isinstance(speculation, DraftSelf):
-            keywords["n_rs_seq"] = states_to_keep(speculation.n_max, keywords)
         chosen = EMBEDDED_MODEL if model is None else model
         file = fetched(out, chosen, fit=keywords.get("fit", True))
+        use = profile_use.for_run(out, profile, file, values, keywords)
+        settings.speculation = speculation_from(use.speculation, options.DIFFUSION.given(values))
+        keywords |= use.load
+        if isinstance(settings.speculation, DraftSelf):
+            keywords["n_rs_seq"] = states_to_keep(settings.speculation.n_max, keywords)
         with out.progress("loading") as progress:
             clover = stack.enter_context(Clover(file, progress=progress, **keywords))
+        if use.params:
+            clover.block_params = use.block_params(clover.block_params)
         if model is None:
             out.talk(TOY)
         for warning in clover.warnings:

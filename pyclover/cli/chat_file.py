@@ -40,7 +40,7 @@ def save(name: str, messages: list[dict[str, Any]], *, model: str, settings: dic
     Raises:
         FileError: it cannot be written.
     """
-    path = Path(name).expanduser()
+    path = _path(name)
     speculation = settings.get("speculation")
     if isinstance(speculation, (DraftSelf, BlockDiffusion)):
         kind = next(kind for kind, cls in _KINDS.items() if isinstance(speculation, cls))
@@ -77,7 +77,7 @@ def load(name: str) -> Saved:
     Raises:
         FileError: it cannot be read, or holds something else.
     """
-    path = Path(name).expanduser()
+    path = _path(name)
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -103,6 +103,15 @@ def load(name: str) -> Saved:
         raise FileError(f"{path}: {error}", path=path) from None
 
 
+def _path(name: str) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:  # ~somebody, who is not known
+        raise FileError(
+            f"{name}: there is no such user, or no home folder; write ./{name} for a file", path=name
+        ) from None
+
+
 def _no_conversation(path: Path, why: str) -> FileError:
     return FileError(f"{path} is no saved conversation: {why}", path=path)
 
@@ -117,7 +126,7 @@ def _without_system(messages: list[dict[str, Any]]) -> tuple[str, list[dict[str,
 def _settings(path: Path, given: dict[str, Any]) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     if "thinking" in given:
-        if given["thinking"] not in (None, True, False):
+        if given["thinking"] is not None and not isinstance(given["thinking"], bool):
             raise _no_conversation(path, '"thinking" is none of true, false, null')
         settings["thinking"] = given["thinking"]
     if "think_budget" in given:

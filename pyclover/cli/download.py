@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pyclover.cli import download_list, interrupt, options
-from pyclover.cli.output import Output, printable, size
+from pyclover.cli.output import Output, size
+from pyclover.cli.progress_line import ProgressLine, duration, label
 
 if TYPE_CHECKING:
     from pyclover.hub.download import Download
@@ -151,32 +153,19 @@ def show_result(out: Output, done: Download) -> None:
 
 @contextlib.contextmanager
 def progress_of(out: Output) -> Iterator[Callable[[DownloadProgress], None] | None]:
-    """A bar on a terminal; a line now and then in a log; None when nobody wants to see it."""
+    """A line that is drawn over on a terminal; a line now and then in a log; None when nobody wants to see it."""
     if out.mode != "table":
         yield None
         return
-    if sys.stderr is None or not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         yield LogLines(out)
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    console = Console(stderr=True, no_color=not out.colors(sys.stderr))
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(binary_units=True),
-               TransferSpeedColumn(), TimeRemainingColumn())  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("asking the hub", total=None)
-        shown: list[str] = []
-
-        def show(state: DownloadProgress) -> None:
-            text = label(state)
-            if shown != [text]:
-                shown[:] = [text]
-                # the rate of the bar is measured from here: what was there before must not count
-                bar.reset(task, total=state.total_bytes, completed=state.done_bytes, description=printable(text))
-            bar.update(task, completed=state.done_bytes)
-
-        yield show
+    view = ProgressLine()
+    view.draw("asking the hub")
+    try:
+        yield view
+    finally:
+        view.clear()
 
 
 class LogLines:
@@ -197,17 +186,3 @@ class LogLines:
         if state.bytes_per_s is not None and state.left_s is not None:
             text += f", {size(int(state.bytes_per_s))}/s, {duration(state.left_s)} left"
         self._out.talk(text)
-
-
-def label(state: DownloadProgress) -> str:
-    """What is being done, with the file's name."""
-    if state.phase == "wait":
-        return f"waiting for another download of {state.file}"
-    return f"{'checking' if state.phase == 'verify' else 'downloading'} {state.file}"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as 0:07, 12:30 or 1:02:03."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -71,7 +71,8 @@ def show_here(out: Output, cache_dir: str | None) -> None:
 
 
 def _row(item: OfferState, *, local: bool) -> tuple[str, ...]:
-    missing = f"incomplete: {len(item.offer.missing)} files are missing"
+    n_missing = len(item.offer.missing)
+    missing = f"incomplete: {n_missing} file{'s are' if n_missing > 1 else ' is'} missing"
     state = missing if item.offer.missing else "here" if item.is_here else "changed or gone" if local else "-"
     revision = (", ".join(item.revisions),) if local else ()
     return (item.offer.quant, size(item.offer.n_bytes), str(len(item.offer.files)), *revision, state)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import click
 
-from pyclover.cli import interrupt, options
+from pyclover.cli import interrupt, options, profile_use
 from pyclover.cli.download import progress_of
 from pyclover.cli.options import flag_of
 from pyclover.cli.output import Output, speed
@@ -70,7 +70,8 @@ EMBEDDED_MODEL = "tiny"
 @click.option(
     "--chat",
     is_flag=True,
-    help="The prompt is a question: put it into the model's chat template as the user's turn.",
+    help="The prompt is a question: put it into the model's chat template as the user's turn. The answer goes to "
+    "standard output, the thought before it to standard error.",
 )
 @click.option(
     "-rea",
@@ -99,6 +100,7 @@ EMBEDDED_MODEL = "tiny"
     help="Colours; without a value: on. [default: auto]",
 )
 @click.option("-q", "--quiet", is_flag=True, help="The text alone: no speed line, no warnings.")
+@profile_use.profile_option
 @options.json_option
 @options.debug_option
 @options.MODEL
@@ -118,6 +120,7 @@ def generate(
     display_prompt: bool,
     color: bool | Literal["auto"],
     quiet: bool,
+    profile: str,
     as_json: bool,
     **values: Any,
 ) -> None:
@@ -147,38 +150,51 @@ def generate(
         raise click.UsageError("-r: an empty text would end every answer at once.")
 
     with interrupt.at_once():
+        from pyclover.cli.generate_chat import chat_request, question, write_answer, write_answer_json
         from pyclover.clover import Clover
         from pyclover.engine.speculation import DraftSelf
 
     check_sampling(sampling, speculation)
     with contextlib.ExitStack() as stack:
         keywords = model_keywords(values)
+        chosen = EMBEDDED_MODEL if model is None else model
+        file = fetched(out, chosen, fit=keywords.get("fit", True))
+        use = profile_use.for_run(out, profile, file, values, keywords)
+        speculation = speculation_from(use.speculation, options.DIFFUSION.given(values))
+        keywords |= use.load
         if isinstance(speculation, DraftSelf):
             # the whole run drafts: its rejections should cost no further pass
             keywords["n_rs_seq"] = states_to_keep(speculation.n_max, keywords)
-        chosen = EMBEDDED_MODEL if model is None else model
-        file = fetched(out, chosen, fit=keywords.get("fit", True))
         with out.progress("loading") as progress:
             clover = stack.enter_context(Clover(file, progress=progress, **keywords))
+        if use.params:
+            clover.block_params = use.block_params(clover.block_params)
         if model is None:
             out.talk(
                 "note: no -m given, so this is tiny, the small model in the package; docs/tiny.md says what it can do."
             )
         for warning in clover.warnings:
             out.warn(warning)
-        if chat:
-            question = [{"role": "user", "content": text}]
-            text = clover.apply_chat_template(question, thinking=None if thinking == "auto" else thinking)
         request = dict(max_tokens=None if max_tokens < 0 else max_tokens, stop=tuple(stops), **sampling)
         if speculation is not None:
             request["speculation"] = speculation
-        if as_json:
-            finish_reason = write_json(out, clover, chosen, text, request)
+        wished = None if thinking == "auto" else thinking
+        show_blocks = bool(values["show_blocks"])
+        prompt_text = text
+        if chat and (display_prompt or "grammar" in request):
+            prompt_text = clover.apply_chat_template(question(text), thinking=wished)
+        if display_prompt and not as_json:
+            out.write(out.styled(prompt_text, fg="yellow"))
+        if chat and "grammar" not in request:  # a grammar is about all of the text, thought or not
+            request = chat_request(request, thinking=wished)
+            if as_json:
+                finish_reason = write_answer_json(out, clover, chosen, text, request)
+            else:
+                finish_reason = write_answer(out, clover, text, request, show_blocks=show_blocks)
+        elif as_json:
+            finish_reason = write_json(out, clover, chosen, prompt_text, request)
         else:
-            if display_prompt:
-                out.write(out.styled(text, fg="yellow"))
-            show_blocks = bool(values["show_blocks"])
-            finish_reason = write_text(out, clover, text, request, show_blocks=show_blocks)
+            finish_reason = write_text(out, clover, prompt_text, request, show_blocks=show_blocks)
     if finish_reason == "cancelled":
         raise click.exceptions.Exit(interrupt.CANCELLED)
 

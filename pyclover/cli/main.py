@@ -19,21 +19,31 @@ import click
 
 from pyclover import __version__
 from pyclover.cli import options
+from pyclover.cli.bench import bench
 from pyclover.cli.chat import chat
+from pyclover.cli.convert import convert
 from pyclover.cli.doctor import doctor
 from pyclover.cli.download import download
+from pyclover.cli.evaluate import evaluate
 from pyclover.cli.fit import fit
 from pyclover.cli.generate import generate
+from pyclover.cli.imatrix import imatrix
 from pyclover.cli.inspect import inspect
 from pyclover.cli.interrupt import CANCELLED
 from pyclover.cli.output import printable
+from pyclover.cli.profile import profile
+from pyclover.cli.quantize import quantize
 from pyclover.cli.repair import repair
 from pyclover.cli.serve import serve
 from pyclover.cli.tool import tool
+from pyclover.cli.tune import tune
 from pyclover.cli.worker import worker
 from pyclover.errors import CloverError, ContextFullError, DoesNotFitError, OutOfMemoryError, UsageError
 
-COMMANDS: tuple[click.Command, ...] = (generate, chat, serve, worker, inspect, repair, download, fit, doctor, tool)
+COMMANDS: tuple[click.Command, ...] = (
+    generate, chat, serve, worker, inspect, repair, convert, download, fit, bench, tune, profile, imatrix, quantize,
+    evaluate, doctor, tool,
+)  # fmt: skip
 
 
 class Application(click.Group):
@@ -62,18 +72,25 @@ class Application(click.Group):
         except Exception as error:
             if state.debug:
                 traceback.print_exc()
-            self._leave(report(error))
+            self._leave(report(error, state.command))
         self._leave(code if isinstance(code, int) else 0)
 
     @staticmethod
     def _leave(code: int) -> NoReturn:
         sys.exit(code)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        ctx.ensure_object(options.State).command = command
+        return name, command, rest
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [command.name or "" for command in COMMANDS]  # in the order of use, not of the alphabet
 
 
-def report(error: Exception) -> int:
+def report(error: Exception, command: click.Command | None = None) -> int:
     """Says what went wrong, in one sentence on standard error; returns the exit code."""
     if isinstance(error, click.ClickException):
         error.show()
@@ -83,15 +100,15 @@ def report(error: Exception) -> int:
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    click.echo(f"Error: {sentence(error)}", err=True)
+    click.echo(f"Error: {sentence(error, command)}", err=True)
     return 2 if isinstance(error, UsageError) else 1
 
 
-def sentence(error: Exception) -> str:
+def sentence(error: Exception, command: click.Command | None = None) -> str:
     """What to tell the user about `error`, on one line."""
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, CloverError):
-        advice = flags_for(error)
+        advice = flags_for(error, command)
         return printable(f"{text} ({advice})" if advice and advice not in text else text)
     if isinstance(error, ImportError):
         return printable(
@@ -109,10 +126,10 @@ def sentence(error: Exception) -> str:
     )
 
 
-def flags_for(error: CloverError) -> str:
-    """The flags that help, "" when there are none."""
+def flags_for(error: CloverError, command: click.Command | None = None) -> str:
+    """The flags that help, "" when there are none. command: the one that ran; None: any of them."""
     if isinstance(error, UsageError):
-        flag = options.flag_of(COMMANDS, error.option)
+        flag = options.flag_of([command] if command else COMMANDS, error.option)
         return f"flag: {flag}" if flag else ""
     if isinstance(error, ContextFullError):
         return f"flag: -c {error.n_needed} or more"

@@ -23,6 +23,7 @@ class State:
     """What belongs to one run of the program (`click.Context.obj`)."""
 
     debug: bool = False
+    command: click.Command | None = None  # the one that runs
 
 
 class SectionOption(click.Option):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from pyclover.cli import interrupt, options
+from pyclover.cli import interrupt, options, profile_use
 from pyclover.cli.generate import EMBEDDED_MODEL, fetched, model_keywords
 from pyclover.cli.output import Output
 from pyclover.cli.prompts import read_text
@@ -71,6 +71,7 @@ REQUESTS.add("-s", "--seed", name="seed", metavar="N", type=seed, help="Seed; -1
     "-m", "--model", default=None, metavar="MODEL",
     help="GGUF file, owner/repo[:quant] on the hub, or auto: the best that fits. [default: tiny]",
 )  # fmt: skip
+@profile_use.profile_option
 @click.option("-v", "--verbose", is_flag=True, help="Show the server's own lines too, on standard error.")
 @options.json_option
 @options.debug_option
@@ -78,7 +79,7 @@ REQUESTS.add("-s", "--seed", name="seed", metavar="N", type=seed, help="Seed; -1
 @REQUESTS
 @options.MODEL
 @options.SPECULATION
-def serve(*, model: str | None, verbose: bool, as_json: bool, **values: Any) -> None:
+def serve(*, model: str | None, profile: str, verbose: bool, as_json: bool, **values: Any) -> None:
     """Serve a model: OpenAI API, and a page to chat with.
 
     Runs until Ctrl-C; a second one ends it at once. Its address goes to standard output, with --json as one JSON
@@ -95,6 +96,10 @@ def serve(*, model: str | None, verbose: bool, as_json: bool, **values: Any) -> 
     with terminated() as ending:
         chosen = EMBEDDED_MODEL if model is None else model
         file = fetched(out, chosen, fit=keywords.get("fit", True) and "rpc" not in keywords)
+        if "rpc" not in keywords:  # a profile is of this machine alone
+            use = profile_use.for_server(out, profile, file, values, keywords)
+            speculation = drafting(use.speculation)
+            keywords |= use.load
         server = start(
             file, speculation=speculation, on_event=lambda event: tell(out, event),
             log=(lambda line: click.echo(line, err=True)) if verbose else None, **keywords,
@@ -167,7 +172,7 @@ def tell(out: Output, event: Event) -> None:
         out.talk(event.text + (" …" if event.kind == "loading" else ""))
 
 
-def drafting(given: dict[str, Any]) -> DraftSelf | None:
+def drafting(given: dict[str, Any]) -> DraftSelf | Literal["auto"] | None:
     """How all requests are drafted for.
 
     Raises:
@@ -176,12 +181,13 @@ def drafting(given: dict[str, Any]) -> DraftSelf | None:
     from pyclover.engine.speculation import DraftSelf
 
     kind = given.pop("spec_type", None)
-    if kind == "auto":
-        raise click.UsageError("--spec-type auto: the server cannot decide that by itself; take draft-self or none.")
     if given and kind is None:
         flag = options.flag_of([serve], next(iter(given)))
         raise click.UsageError(f"{flag} belongs to --spec-type draft-self.")
-    return DraftSelf(**given) if kind == "draft-self" else None
+    if given and kind == "auto":
+        flag = options.flag_of([serve], next(iter(given)))
+        raise click.UsageError(f"{flag} belongs to --spec-type draft-self; auto chooses by itself.")
+    return "auto" if kind == "auto" else DraftSelf(**given) if kind == "draft-self" else None
 
 
 def server_keywords(values: dict[str, Any]) -> dict[str, Any]:

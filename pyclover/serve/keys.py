@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyclover import arguments
-from pyclover.errors import PathLike, UsageError
+from pyclover.errors import PathLike, UsageError, shortened
 from pyclover.serve.address import is_loopback
 
 
@@ -13,8 +13,10 @@ def collect(api_key: str | Sequence[str] | None, api_key_file: PathLike | None) 
     """All keys; a text may hold several with commas, a file one a line (# begins a comment).
 
     Raises:
-        UsageError: an empty key, one that no HTTP header can carry, or a file without keys.
+        UsageError: no text, an empty key, one that no HTTP header can carry, or a file without keys.
     """
+    if api_key is not None and not isinstance(api_key, (str, Sequence)):
+        raise UsageError(f"api_key is {shortened(api_key)}: it must be a str or a list of them", option="api_key")
     given = [] if api_key is None else [api_key] if isinstance(api_key, str) else list(api_key)
     keys = [_checked(key.strip(), "api_key") for text in given for key in arguments.text("api_key", text).split(",")]
     if api_key_file is not None:

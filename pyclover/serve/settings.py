@@ -18,6 +18,9 @@ from pyclover.serve.address import Endpoint, check_host
 
 MAX_SLOTS = 64
 IDLE_S = 120  # a client that sends or takes nothing for so long in the middle of a request is given up
+# Connections that are read and waited on at once. llama.cpp's own number is 4 more than slots; when more come in a burst
+# it leaves the others, and every question after them, in a queue behind those that wait for a slot or for their client.
+HTTP_THREADS = 256
 # what a request may leave out; everything else of the sampler is the request's own business
 DEFAULTS = ("temperature", "top_k", "top_p", "min_p", "seed")
 
@@ -74,6 +77,8 @@ class ServerSettings:
         self._check_sampling()
 
     def _check_sampling(self) -> None:
+        if not isinstance(self.defaults, Mapping):
+            raise UsageError(f"defaults is {shortened(self.defaults)}: it must be a mapping", option="defaults")
         for name in self.defaults:
             if name not in DEFAULTS:
                 raise UsageError(
@@ -109,7 +114,7 @@ class ServerSettings:
         """As arguments of `llama serve`; keys are not among them, for everybody can read those."""
         out: list[str | int | float] = [
             "--host", self.host, "--jinja", "--offline", "-fit", "off", "-np", self.n_slots, "--kv-unified",
-            "--cors-origins", self.cors_origins, "--timeout", IDLE_S,
+            "--cors-origins", self.cors_origins, "--timeout", IDLE_S, "--threads-http", HTTP_THREADS,
         ]  # fmt: skip
         out += ["--metrics"] if self.metrics else []
         out += ["--rpc", ",".join(map(str, self.rpc))] if self.rpc else []

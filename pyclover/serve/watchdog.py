@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-SILENT_FACTOR = 10  # one batch of a long prompt may take minutes, and is one answer late
+# One batch of a long prompt may take minutes, and is one answer late; and for the sake of one slot that hangs, the
+# answers of the others are cut off.
+SILENT_FACTOR = 10
 IDLE_SHARE = 0.02  # of a processor: less than any computation takes
 
-Marks = frozenset[tuple[Any, ...]]
+Mark = tuple[Any, ...]
 
 
 @dataclass
@@ -21,7 +23,7 @@ class Watchdog:
     """
 
     stall_s: float
-    _marks: Marks = field(default=frozenset(), init=False)
+    _marks: dict[Any, tuple[Mark, float]] = field(default_factory=dict, init=False)  # of busy slots, and since when
     _moved_s: float | None = field(default=None, init=False)
     _answered_s: float | None = field(default=None, init=False)
     _worked_s: float | None = field(default=None, init=False)
@@ -43,12 +45,23 @@ class Watchdog:
         if slots is None:
             return self._silent(now_s)
         self._answered_s = now_s
-        marks = frozenset(_mark(slot) for slot in slots if slot.get("is_processing"))
-        if not marks or marks != self._marks or self._moved_s is None:
+        before, self._marks = self._marks, {}
+        for slot in slots:
+            if slot.get("is_processing"):
+                mark = _mark(slot)
+                known = before.get(slot.get("id"))
+                self._marks[slot.get("id")] = known if known is not None and known[0] == mark else (mark, now_s)
+        if not self._marks or self._marks != before or self._moved_s is None:
             self._moved_s = now_s
-        self._marks = marks
         if now_s - self._moved_s >= self.stall_s:
             return f"it has made no token for {now_s - self._moved_s:.0f} s though it is busy"
+        return self._one_hangs(now_s)
+
+    def _one_hangs(self, now_s: float) -> str:
+        """A slot that hangs while others get on; one that still reads may wait for their prompts, however long."""
+        for number, (mark, since_s) in self._marks.items():
+            if _decoded(mark) and now_s - since_s >= SILENT_FACTOR * self.stall_s:
+                return f"slot {number} has made no token for {now_s - since_s:.0f} s, while others did"
         return ""
 
     def _silent(self, now_s: float) -> str:
@@ -63,7 +76,11 @@ class Watchdog:
         return ""
 
 
-def _mark(slot: dict[str, Any]) -> tuple[Any, ...]:
+def _mark(slot: dict[str, Any]) -> Mark:
     """What changes in a busy slot when it gets on."""
     decoded = tuple(token.get("n_decoded") for token in slot.get("next_token") or ())
-    return (slot.get("id"), slot.get("id_task"), slot.get("n_prompt_tokens_processed"), decoded)
+    return (slot.get("id_task"), slot.get("n_prompt_tokens_processed"), decoded)
+
+
+def _decoded(mark: Mark) -> bool:
+    return any(mark[-1])

@@ -93,7 +93,8 @@ def work(
         ServerError: the port is taken, this build has no rpc-server, or it ended at once.
         UsageError: an option that cannot be honoured.
     """
-    check_host(host)
+    if ":" in check_host(host):
+        raise UsageError(f"host is {host}: llama.cpp's workers listen on IPv4 addresses alone", option="host")
     arguments.integer("port", port, 0, 65535)
     if n_threads is not None:
         arguments.integer("n_threads", n_threads, 1, 4096)

@@ -24,6 +24,8 @@ def parse_workers(text: str | Iterable[str]) -> tuple[Endpoint, ...]:
     Raises:
         UsageError: a part is no host:port, is named twice, or there are more than llama.cpp takes.
     """
+    if not isinstance(text, Iterable):
+        raise UsageError(f"rpc is {shortened(text)}: it must be a str or a list of them", option="rpc")
     parts = [part for one in ([text] if isinstance(text, str) else text) for part in str(one).split(",")]
     found: list[Endpoint] = []
     for part in parts:

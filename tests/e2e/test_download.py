@@ -101,7 +101,7 @@ def test_lists(cli: Cli, hub: FakeHub) -> None:
     assert out.splitlines() == [
         "quant        size  files  on this machine",
         "Q4_K_M  146.5 KiB      1  -",
-        "Q8_0          1 B      1  incomplete: 1 files are missing",
+        "Q8_0          1 B      1  incomplete: 1 file is missing",
     ]
     code, out, _ = cli("--list")
     assert code == 0
@@ -124,6 +124,34 @@ def test_sentences(args: tuple[str, ...], code: int, text: str, cli: Cli) -> Non
     assert (got, out) == (code, "")
     assert text in err
     assert err.splitlines()[-1].startswith("Error: ")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "code", "text"),
+    [
+        ("HF_HUB_DOWNLOAD_TIMEOUT", "soon", 2, "'soon'): correct or unset HF_HUB_DOWNLOAD_TIMEOUT"),
+        ("HF_HUB_DOWNLOAD_TIMEOUT", "0.5", 2, "correct or unset HF_HUB_DOWNLOAD_TIMEOUT"),
+        ("HF_ENDPOINT", "hub.example", 2, "HF_ENDPOINT is 'hub.example': it must be an http or https address"),
+        ("HF_HOME", "/dev/null", 1, "correct that or HF_HOME"),
+        ("SSL_CERT_FILE", "/nowhere.pem", 1, "cannot be asked (No such file or directory)"),
+        ("HTTP_PROXY", "http://127.0.0.1:1", 1, "no answer from 127.0.0.1"),
+    ],
+)
+def test_variables_that_are_wrong(variable: str, value: str, code: int, text: str, cli: Cli) -> None:
+    cli.env[variable] = value
+    got, out, err = cli(REPO, "--retries", "0")
+    assert (got, out) == (code, "")
+    assert text in err
+    assert err.count("\n") == 1  # one sentence
+
+
+@pytest.mark.parametrize(
+    "args", [("--retries", "-1"), ("--retry-wait", "-1"), ("--retry-wait", "nan"), ("--retry-wait", "inf")]
+)
+def test_patience_that_is_none(args: tuple[str, ...], cli: Cli) -> None:
+    got, out, err = cli(REPO, *args)
+    assert (got, out) == (2, "")
+    assert args[0] in err
 
 
 @posix
@@ -211,7 +239,7 @@ def test_a_full_disk(small_disk: Path, hub: FakeHub, monkeypatch: pytest.MonkeyP
     assert [path.read_bytes() for path in small_disk.rglob("*.gguf")] == [DATA]
     # now it is known before anything comes
     n_requests = len(hub.content_requests())
-    with pytest.raises(pyclover.DownloadError, match="GiB are free") as caught:
+    with pytest.raises(pyclover.DownloadError, match="are free; make room") as caught:
         pyclover.download(REPO, **how)
     assert caught.value.free_bytes < caught.value.needed_bytes <= 200_000
     assert len(hub.content_requests()) == n_requests

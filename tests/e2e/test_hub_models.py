@@ -73,11 +73,34 @@ def test_inspect_reads_the_header_alone(env: dict[str, str], hub: FakeHub) -> No
     assert not list(Path(env["PYCLOVER_CACHE"]).rglob("*.gguf"))
 
 
+def test_inspect_of_what_is_here_needs_no_hub(
+    env: dict[str, str], hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(pyclover.DownloadError, match=f"{REPO}:F16 is not on this machine") as caught:
+        pyclover.inspect(f"{REPO}:F16")
+    assert caught.value.reason == "offline"
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    path = pyclover.download(f"{REPO}:F16").path
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for name in (REPO, f"{REPO}:F16"):
+        assert pyclover.inspect(name) == pyclover.inspect(path)
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    hub.close()
+    assert pyclover.inspect(f"{REPO}:F16") == pyclover.inspect(path)
+    with pytest.raises(pyclover.DownloadError, match=r"no answer from 127\.0\.0\.1:1 ") as caught:
+        pyclover.inspect("http://127.0.0.1:1/x.gguf")  # the server that was asked is named, not the hub
+    assert caught.value.reason == "network"
+
+
 def test_what_is_not_there_is_said(env: dict[str, str]) -> None:
     done = run(env, "generate", "-m", "owner/nothing-here", *QUESTION)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.count("\n") == 1, done.stderr
     assert "owner/nothing-here" in done.stderr
+    done = run(env, "generate", "-m", "https://hub.example/owner/repo/resolve/main/m.gguf", *QUESTION)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "is an address, and a model runs from a file: download it" in done.stderr
     wrong = run(env, "generate", "-m", f"{REPO}:Q4_K_M", *QUESTION)
     assert wrong.returncode == 1
     assert "F16" in wrong.stderr  # what there is instead

@@ -116,6 +116,7 @@ def test_retry_takes_the_place_of_the_answer(page: browser.Page) -> None:
 def test_settings_are_kept_and_honoured(page: browser.Page, server: Server) -> None:
     page.click("#open-settings")
     assert "7" in page.text("#drafting")
+    assert "in clover-run chat alone" in page.text("#settings")  # which blocks can be seen where
     page.js(
         "for (const [id, value] of [['thinking', 'off'], ['max-tokens', '2']]) {"
         " const e = document.getElementById(id); e.value = value; e.dispatchEvent(new Event('input')); } 0"

@@ -84,6 +84,33 @@ def test_ready_means_ready_and_a_signal_ends_it_cleanly(kind: signal.Signals) ->
         assert not psutil.pid_exists(said["pid"])
 
 
+def test_a_second_ctrl_c_does_not_wait() -> None:
+    """For a server that does not end, here because it is stopped, and that is given more time than this test has."""
+    program = (
+        "import sys; from pyclover.serve.supervisor import Patience; "
+        "Patience.__init__.__kwdefaults__['stop_s'] = 10000.0; from pyclover.cli.main import main; main()"
+    )
+    line = [sys.executable, "-c", program, "serve", "--json", "--port", "0", "--stall", "0"]
+    process = subprocess.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ELSEWHERE, start_new_session=True
+    )
+    try:
+        assert process.stdout is not None
+        server = psutil.Process(json.loads(process.stdout.readline())["pid"])
+        server.send_signal(signal.SIGSTOP)
+        process.send_signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(3)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+        assert process.returncode == 0, stderr
+        assert "Traceback" not in stderr
+        assert not server.is_running()
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_a_killed_server_comes_back_at_the_same_address() -> None:
     with command("--port", "0") as (process, said):
         os.kill(said["pid"], signal.SIGKILL)

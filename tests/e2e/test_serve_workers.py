@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from pyclover.engine.build_info import programs
-from pyclover.errors import ServerError
+from pyclover.errors import ServerError, UsageError
 from pyclover.serve import launch
 from pyclover.serve.server import start_server
 from pyclover.serve.supervisor import Event
@@ -105,6 +105,12 @@ def test_a_worker_that_others_can_reach_warns() -> None:
         assert isinstance(worker, Worker)
         [warning] = worker.warnings
         assert "neither keys nor encryption" in warning
+
+
+def test_an_ipv6_address_is_refused_before_anything_starts() -> None:
+    with pytest.raises(UsageError, match=r"host is ::1: llama\.cpp's workers listen on IPv4") as caught:
+        work(host="::1", port=0)
+    assert caught.value.option == "host"
 
 
 def test_a_build_without_the_program(monkeypatch: pytest.MonkeyPatch) -> None:

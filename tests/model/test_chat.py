@@ -11,7 +11,7 @@ import pytest
 from support import ORACLE, fixed_draft
 
 import pyclover
-from pyclover import BlockDiffusion, ChatPiece, Clover, UsageError
+from pyclover import BlockDiffusion, ChatPiece, Clover, GrammarError, UsageError
 
 ADD = [{"role": "user", "content": "What is 12 + 7?"}]
 SPELL = [{"role": "user", "content": "Spell the word planet backwards."}]
@@ -250,6 +250,37 @@ def test_what_cannot_be_honoured_is_refused(tiny: Clover, options: dict[str, Any
     with pytest.raises(UsageError) as caught:
         tiny.chat(ADD, **options)
     assert caught.value.option == option
+
+
+@pytest.mark.parametrize(
+    ("wrong", "where", "why"),
+    [
+        ({"type": "strnig"}, "#/properties/a", "unrecognized type strnig"),
+        ({"type": "array", "items": 5}, "#/properties/a/items", "must be an object"),
+        ({"anyOf": [{"type": "string"}, {"$ref": "#/nope"}]}, "#/properties/a/anyOf/1", "nope not found"),
+        ({"enum": []}, "#/properties/a", "non-empty"),
+        (None, "#/properties/a", "must be an object"),
+    ],
+)
+def test_a_faulty_schema_is_named_and_not_the_template(tiny: Clover, wrong: Any, where: str, why: str) -> None:
+    schema = {"type": "object", "properties": {"a": wrong}, "required": ["a"]}
+    good = {"type": "function", "function": {"name": "good", "parameters": SCHEMA}}
+    bad = {"type": "function", "function": {"name": "bad", "parameters": schema}}
+    with pytest.raises(GrammarError, match=r"^tools: the parameters of 'bad': ") as of_tools:
+        tiny.chat(ADD, tools=[good, bad])
+    with pytest.raises(GrammarError, match=r"^response_format: ") as of_answer:
+        tiny.chat(ADD, response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}})
+    for error in (of_tools, of_answer):
+        assert f"at {where}: " in str(error.value)
+        assert why in str(error.value)
+        assert "template" not in str(error.value)
+    assert tiny.chat(ADD, tools=[good], max_tokens=1).finish_reason == "length"
+
+
+def test_a_pattern_that_cannot_be_kept_is_refused(tiny: Clover) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "a["}}}
+    with pytest.raises(GrammarError, match=r"^response_format: JSON schema at #/properties/a: the pattern 'a\['"):
+        tiny.chat(ADD, response_format=schema)
 
 
 def test_messages_of_another_kind_are_refused(tiny: Clover) -> None:

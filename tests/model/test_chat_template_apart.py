@@ -253,6 +253,59 @@ def test_ctrl_c_during_a_render_does_not_mix_up_answers(process: TemplateProcess
     assert rendered(process, SIMPLE).prompt == "[user]hi[a]"
 
 
+def children() -> list[psutil.Process]:
+    return psutil.Process().children()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_ctrl_c_while_it_starts_or_ends_loses_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {child.pid for child in children()}
+    real_start, real_kill = subprocess.Popen.__init__, subprocess.Popen.kill
+    interrupted: list[str] = []
+
+    def interrupt(where: str) -> None:
+        if where not in interrupted:
+            interrupted.append(where)
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0)  # a place where Python calls its handlers
+
+    def start(self: Any, *args: Any, **more: Any) -> None:
+        real_start(self, *args, **more)
+        interrupt("start")
+
+    def kill(self: Any) -> None:
+        interrupt("kill")
+        real_kill(self)
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", start)
+    monkeypatch.setattr(subprocess.Popen, "kill", kill)
+    process = TemplateProcess()
+    with pytest.raises(KeyboardInterrupt):
+        rendered(process, SIMPLE)
+    assert interrupted == ["start", "kill"]
+    assert {child.pid for child in children()} == before
+    assert rendered(process, SIMPLE).prompt == "[user]hi[a]"
+    interrupted.remove("kill")
+    with pytest.raises(KeyboardInterrupt):
+        process.close()
+    assert {child.pid for child in children()} == before
+
+
+def test_an_answer_that_nobody_took_is_not_that_of_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second Ctrl-C can come before the process of the first call has been ended."""
+    with TemplateProcess() as process:
+        assert rendered(process, SIMPLE).prompt == "[user]hi[a]"
+        pid = process.pid
+        with monkeypatch.context() as patch:
+            patch.setattr(process, "_drop", lambda: None)
+            patch.setattr("pyclover.chat.apart._frame_size", lambda got: 1 / 0)  # while it waits for the answer
+            with pytest.raises(ZeroDivisionError):
+                rendered(process, SIMPLE, [{"role": "user", "content": "old"}])
+        assert process.pid == pid
+        assert rendered(process, SIMPLE).prompt == "[user]hi[a]"
+        assert process.pid != pid
+
+
 def test_the_fallback_opens_a_thought_and_says_that_it_is_one(process: TemplateProcess) -> None:
     question, result = {"role": "user", "content": "q"}, {"role": "tool", "content": "r", "tool_call_id": "1"}
     old = {"role": "assistant", "content": "a", "reasoning_content": "old thought"}

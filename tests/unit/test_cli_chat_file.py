@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -26,8 +27,8 @@ SYSTEM: dict[str, Any] = {"role": "system", "content": "Be brief."}
         ("auto", "auto"),
         (
             DraftSelf(n_max=7, accept_ratio=0.9),
-            {"type": "draft-self", "n_max": 7, "accept_ratio": 0.9, "accept_delta": None, "block": None, "steps": 1,
-             "p_min": 0.0, "adaptive": None},
+            {"type": "draft-self", "accept_delta": None, "block": None, "steps": 1, "p_min": 0.0, "adaptive": None,
+             **{f.name: f.default for f in dataclasses.fields(DraftSelf)}, "n_max": 7, "accept_ratio": 0.9},
         ),
         (BlockDiffusion(), {"type": "block diffusion", "threshold": 0.95, "block": None, "max_steps": None}),
     ],
@@ -74,6 +75,16 @@ def test_home_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert chat_file.load("~/c.json").messages == HI
 
 
+def test_the_home_of_somebody_unknown() -> None:
+    for use in (
+        lambda: chat_file.load("~no-such-user/c"),
+        lambda: chat_file.save("~no-such-user/c", HI, model="", settings={}),
+    ):
+        with pytest.raises(FileError, match="there is no such user") as caught:
+            use()
+        assert caught.value.path == "~no-such-user/c"
+
+
 def test_a_plain_list_of_messages_is_a_conversation(tmp_path: Path) -> None:
     path = tmp_path / "list.json"
     parts = {"role": "developer", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
@@ -92,6 +103,7 @@ def test_a_plain_list_of_messages_is_a_conversation(tmp_path: Path) -> None:
         ('{"messages": {}}', 'is no saved conversation: it has no list "messages"'),
         ('{"messages": [], "settings": [1]}', 'is no saved conversation: "settings" is no object'),
         ('{"messages": [], "settings": {"thinking": "yes"}}', '"thinking" is none of true, false, null'),
+        ('{"messages": [], "settings": {"thinking": 1}}', '"thinking" is none of true, false, null'),
         ('{"messages": [], "settings": {"think_budget": -1}}', '"think_budget" is neither a number'),
         ('{"messages": [], "settings": {"think_budget": true}}', '"think_budget" is neither a number'),
         ('{"messages": [], "settings": {"speculation": {"type": "magic"}}}', '"speculation" is none that this version'),

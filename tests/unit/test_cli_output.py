@@ -228,7 +228,8 @@ def test_without_a_command_the_help_is_usage() -> None:
 
 def test_commands_are_those_of_this_version() -> None:
     assert list(main.cli.commands) == [
-        "generate", "chat", "serve", "worker", "inspect", "repair", "download", "fit", "doctor", "tool",
+        "generate", "chat", "serve", "worker", "inspect", "repair", "convert", "download", "fit",
+        "bench", "tune", "profile", "imatrix", "quantize", "evaluate", "doctor", "tool",
     ]  # fmt: skip
 
 

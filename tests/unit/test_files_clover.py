@@ -364,8 +364,10 @@ def test_why_it_cannot_draft(args: list[str], reason: str, tiny: Any) -> None:
 
 
 def other(path: Path, arch: str, keys: dict[str, Any], tokens: list[str] | None = None) -> ModelFacts:
+    """Of a small model of any architecture; a key that is None is left out."""
     writer = gguf.GGUFWriter(path, arch)
-    for key, value in keys.items():
+    sizes = {f"{arch}.context_length": 8, f"{arch}.embedding_length": 8, f"{arch}.block_count": 1}
+    for key, value in {k: v for k, v in {**sizes, **keys}.items() if v is not None}.items():
         writer.add_string(key, value) if isinstance(value, str) else writer.add_uint32(key, value)
     if tokens is not None:
         writer.add_string("tokenizer.ggml.model", "llama")
@@ -386,13 +388,16 @@ def test_other_architectures_are_left_to_llama_cpp(tmp_path: Path) -> None:
     assert "tokenizer.ggml.eos_token_id" in facts.warnings[0]  # llama.cpp warns and goes on
     # state-space models have no heads
     assert not other(tmp_path / "b", "mamba", {"mamba.block_count": 2, "mamba.attention.head_count": 0}, ["a"]).problems
-    assert not other(tmp_path / "c", "clip", {}).problems
+    assert not other(tmp_path / "c", "clip", {"clip.block_count": None, "clip.context_length": None}).problems
 
 
 @pytest.mark.parametrize(
     ("keys", "key"),
     [
         ({"llama.block_count": 0}, "llama.block_count"),
+        ({"llama.block_count": None}, "llama.block_count"),
+        ({"llama.context_length": None}, "llama.context_length"),
+        ({"llama.embedding_length": None}, "llama.embedding_length"),
         ({"llama.block_count": 600}, "llama.block_count"),
         ({"llama.expert_count": 4}, "llama.expert_used_count"),
         ({"llama.block_count": 2, "llama.expert_used_count": 4}, "llama.expert_used_count"),

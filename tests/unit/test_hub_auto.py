@@ -95,7 +95,7 @@ def test_nothing_is_here(place: store.Store) -> None:
     ("here_is", "now", "expected", "why"),
     [
         # 2142 is 1.17 times 1824: not worth another download, and said
-        ("Q4_0", 2500, "Q4_0", "it is here and fits; o/one:Q4_K_M (0.00 GiB) would fit, too, and is not much better"),
+        ("Q4_0", 2500, "Q4_0", "it is here and fits; o/one:Q4_K_M (2142 bytes) would fit, too, and is not much better"),
         ("Q4_K_M", 2500, "Q4_K_M", "it is here and fits"),
         # 3526 is 1.65 times 2142
         ("Q4_K_M", 4000, "Q8_0", "it is the best that fits, and clearly better than o/one:Q4_K_M"),
@@ -165,6 +165,14 @@ def test_another_version_on_the_hub_is_told_of(place: store.Store) -> None:
         found = choose(Listings({"o/one": {"Q4_K_M": 2150, "Q2_K": 1200}}), place, limit(now))
         assert (found.folder, found.online) == (path.parent, False)
         assert found.why == "it is here and fits; the hub has another version of it now, o/one:Q4_K_M asks for that"
+
+
+def test_a_repository_that_is_gone_does_not_hide_what_is_too_large(place: store.Store) -> None:
+    hub = Listings({"o/one": SIZES})
+    with pytest.raises(ModelNotFoundError, match=r"o/one offers nothing that fits this machine: Q8_0 \(3526 bytes\), "):
+        choose(hub, place, limit(10), "o/gone", "o/one", "o/gone2")
+    with pytest.raises(ModelNotFoundError, match="o/gone2"):
+        choose(hub, place, limit(10), "o/gone", "o/gone2")
 
 
 def test_a_set_that_was_touched_does_not_count_as_here(place: store.Store) -> None:

@@ -20,6 +20,7 @@ from huggingface_hub import constants
 import pyclover
 from pyclover.errors import CancelledError, DownloadError, IncompleteSetError, ModelNotFoundError, UsageError
 from pyclover.hub import auto, transfer
+from pyclover.hub.client import PUBLIC, Hub
 from pyclover.hub.download import Download, download
 from pyclover.hub.offers import list_offers
 from pyclover.hub.patience import Retry
@@ -426,9 +427,46 @@ def test_the_mirror_of_the_usual_variable(hub: FakeHub, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("endpoint", ["ftp://x", "nonsense", "http://", "http://a b", "http://h:x"])
-def test_endpoints_that_are_none(endpoint: str) -> None:
-    with pytest.raises(UsageError, match="endpoint"):
+def test_endpoints_that_are_none(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="endpoint is"):
         pyclover.download(REPO, endpoint=endpoint)
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    with pytest.raises(UsageError, match="HF_ENDPOINT is"):  # says what is to be corrected
+        pyclover.download(REPO)
+
+
+def test_an_empty_endpoint_is_none_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "")
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "")  # as it has read the variable itself
+    assert Hub(token=False).endpoint == PUBLIC
+
+
+@pytest.mark.parametrize("token", ["a\nb", "tök", "a\x1b[2Jb", "", 5, b"x"])
+def test_tokens_that_are_none(token: Any) -> None:
+    if token == "":
+        assert "Authorization" not in Hub(token=token).headers(Hub(token=False).endpoint)
+        return
+    with pytest.raises(UsageError, match="token") as caught:
+        Hub(token=token)
+    assert caught.value.option == "token"
+
+
+def test_a_kept_token_that_cannot_be_read(
+    hub: FakeHub, get: Callable[..., Download], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "token"
+    path.mkdir()
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(path))
+    with pytest.raises(DownloadError, match=r"no token can be had .*Is a directory.*HF_HOME") as caught:
+        get(token=None)
+    assert caught.value.reason == "access"
+    done = get(token=False)
+    assert get(token=None, offline=True).path == done.path  # nobody needs a token then
+
+
+def test_patience_of_another_kind() -> None:
+    with pytest.raises(UsageError, match="retry is 3"):
+        Hub(retry=3)  # type: ignore[arg-type]
 
 
 def test_names_that_are_not_there(hub: FakeHub, get: Callable[..., Download]) -> None:
@@ -576,7 +614,7 @@ def test_room_is_checked_before_anything_comes(
 ) -> None:
     usage = shutil.disk_usage(".")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=199_999))
-    with pytest.raises(DownloadError, match="GiB are free") as caught:
+    with pytest.raises(DownloadError, match="are free; make room") as caught:
         get()
     assert (caught.value.reason, caught.value.needed_bytes, caught.value.free_bytes) == ("no_room", 200_000, 199_999)
     assert hub.content_requests() == []
@@ -664,8 +702,10 @@ def test_auto(hub: FakeHub, get: Callable[..., Download], tmp_path: Path) -> Non
     assert sorted(asked) == sorted(sizes)
     assert (get("auto", fits=300).quant, get("auto", fits=300).repo) == ("Q8_0", official)
     assert (get("auto", fits=60).quant, get("auto", fits=60).repo) == ("Q2_K", other)
-    with pytest.raises(ModelNotFoundError, match="no model that fits"):
-        get("auto", fits=10)
+    with pytest.raises(ModelNotFoundError, match=f"auto finds no model that fits: {other} offers nothing that fits"):
+        get("auto", fits=10)  # the repositories of the catalogue that this hub lacks are not what it is about
+    with pytest.raises(ModelNotFoundError, match=f"auto finds no Q6_K: {official} offers no Q6_K; there are Q8_0"):
+        get("auto", quant="Q6_K")
     assert get(f"{official}:auto", fits=100).quant == "Q4_0"
     assert get("auto", fits=300, offline=True).repo == official
     with pytest.raises(UsageError, match="fits"):

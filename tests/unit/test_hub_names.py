@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import os
 import re
 import tracemalloc
 from pathlib import Path
@@ -14,8 +16,9 @@ from hypothesis import strategies as st
 from pyclover.errors import DownloadError, IncompleteSetError, ModelNotFoundError, UsageError
 from pyclover.hub import catalogue
 from pyclover.hub.checksums import digest_bytes, digest_file, parse_sums, sum_for
-from pyclover.hub.listing import HubFile, Offer, choose, offers_of
+from pyclover.hub.listing import HubFile, Offer, choose, offers_of, size
 from pyclover.hub.names import ModelName, check_file_name, check_revision, is_commit, parse_name, quant_of
+from pyclover.hub.patience import Retry
 from pyclover.hub.progress import DownloadProgress, Meter
 
 REPO = "owner/Clover-GGUF"
@@ -46,6 +49,58 @@ def test_names_that_are_none(name: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_name(name)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("https://huggingface.co/owner/repo", "is an address: write the repository's name, such as owner/repo:Q4_K_M"),
+        ("http://h/owner/repo/blob/main/x.gguf?a=/b/c", "such as owner/repo:Q4_K_M"),
+        ("HTTPS://h/", "such as owner/repo:Q4_K_M"),
+        ("tiny", "tiny comes with the package: there is nothing to download"),
+    ],
+)
+def test_what_people_write_instead_of_a_name(name: str, text: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(text)):
+        parse_name(name)
+
+
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [
+        ("n_retries", [-1, 1.5, True, "3", None]),
+        ("wait_s", [-0.1, float("nan"), float("inf"), "1", True, None, 86_401]),
+        ("max_wait_s", [-1, float("nan"), 86_401]),
+        ("timeout_s", [0, -1, float("nan"), float("inf"), None]),
+    ],
+)
+def test_patience_that_is_none(option: str, values: list[object]) -> None:
+    for value in values:
+        with pytest.raises(UsageError, match=f"{option} is ") as caught:
+            Retry(**{option: value})
+        assert caught.value.option == option
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [("300", 300), ("0", 20), ("x", 20), ("-3", 20), ("²", 20), ("9" * 9, 86_400)]
+)
+def test_silence_on_the_line(given: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", given)
+    assert Retry().timeout_s == seconds
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "text"),
+    [
+        (0, "0 bytes"),
+        (99_999, "99999 bytes"),
+        (5_213_728, "4.97 MiB"),
+        (107_374_183, "0.10 GiB"),
+        (23_000_000_000, "21.42 GiB"),
+    ],
+)
+def test_sizes_in_messages(n_bytes: int, text: str) -> None:
+    assert size(n_bytes) == text
 
 
 def test_two_quants_contradict_each_other() -> None:
@@ -247,6 +302,12 @@ def test_own_entries_come_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert entries[0].source == str(tmp_path / "catalogue.yaml")
 
 
+# lists of lists: written out, the last one would take gigabytes
+LAUGHS = "".join(f"{name}: &{name} [{inside}]\n" for name, inside in [
+    ("a", "x"), *((b, ", ".join([f"*{a}"] * 20)) for a, b in itertools.pairwise("abcdefghi"))
+])  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("text", "part"),
     [
@@ -255,12 +316,21 @@ def test_own_entries_come_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         ("repositories: [x]", "entry 1"),
         ("repositories: [{repo: nothing}]", "entry 1, key repo"),
         ("repositories: [{repo: a/b}, {repo: a/c, size: 3}]", "entry 2 has an unknown key 'size'"),
-        ("repositories: [{repo: a/b, auto: 1}]", "key auto"),
+        ("repositories: [{repo: a/b, auto: 1}]", "key auto: yes or no (without quotes) is wanted, not 1"),
+        ("repositories: [{repo: a/b, note: 1}]", "key note: text (in quotes) is wanted, not 1"),
+        ("repositories: [{repo: a/b}, {repo: a/c}, {repo: A/B}]", "entries 1 and 3 are both about A/B"),
+        ("repositories: [{repo: a/b,\n repo: a/c}]", "no YAML in line 2 ('repo' is there twice)"),
+        ("repositories: [{repo: a/b, quants: {Q4_0: 1 GB, Q4_0: 2 GB}}]", "'Q4_0' is there twice"),
+        (f"repositories: [{{repo: a/b, quants: {{Q4_0: {'9' * 400} GB}}}}]", "key quants"),
+        ("repositories: [{repo: a/b, quants: {Q4_0: 1048577 GiB}}]", "key quants"),
+        (LAUGHS + "repositories: [{repo: a/b, note: *i}]", "key note: text (in quotes) is wanted, not …"),
+        (LAUGHS + "repositories: [{repo: a/b, modes: [*i]}]", "key modes: …"),
+        (LAUGHS + "repositories: [{repo: a/b, quants: {Q4_0: *i}}]", "key quants: 'Q4_0': …"),
         ("repositories: [{repo: a/b, quants: {Q4_0: 12}}]", "key quants"),
         ("repositories: [{repo: a/b, modes: [magic]}]", "key modes"),
         ("repositories: [{repo: a/b, format: onnx}]", "key format"),
         ("repositories: !!python/object/apply:os.getcwd []", "no YAML"),
-        ("\xff\xfe", "no YAML"),
+        ("\xff\xfe", "not UTF-8"),
     ],
 )
 def test_a_catalogue_that_is_wrong(text: str, part: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -270,6 +340,17 @@ def test_a_catalogue_that_is_wrong(text: str, part: str, monkeypatch: pytest.Mon
         catalogue.entries()
     assert part in str(caught.value)
     assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with a name")
+@pytest.mark.timeout(60)
+def test_a_catalogue_that_is_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYCLOVER_CONFIG", str(tmp_path))
+    for make in (Path.mkdir, os.mkfifo):
+        make(tmp_path / "catalogue.yaml")
+        with pytest.raises(UsageError, match=r"catalogue\.yaml is no file"):
+            catalogue.entries()
+        (tmp_path / "catalogue.yaml").rename(tmp_path / make.__name__)
 
 
 @given(st.binary(max_size=200))

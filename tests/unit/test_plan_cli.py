@@ -46,10 +46,11 @@ def test_json() -> None:
 
 
 def test_nothing_fits() -> None:
-    done = run("-m", TINY, "--reserve", "40G")
+    done = run("-m", TINY, "--reserve", "40T")
     assert done.exit_code == 1
     assert done.stdout == ""
     assert done.stderr.startswith("Error: tiny_a_preview.gguf does not fit: it needs ")
+    assert "it fits with a reserve (reserve_bytes, --reserve) of at most " in done.stderr
     assert "flags:" not in done.stderr  # the sentence has its own advice
 
 

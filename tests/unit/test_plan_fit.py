@@ -235,7 +235,7 @@ def test_a_file_without_a_block_pass_needs_no_states() -> None:
 @pytest.mark.parametrize(
     ("option", "value"),
     [("n_ctx", -1), ("n_max", 32), ("n_gpu_layers", -2), ("n_cpu_moe", -2), ("n_ubatch", 0), ("cache_type_k", "f64"),
-     ("reserve_bytes", -1), ("n_batch", True)],
+     ("reserve_bytes", -1), ("n_batch", True), ("flash_attn", "off"), ("mmap", 2), ("rs_snapshots", None)],
 )  # fmt: skip
 def test_wrong_arguments(option: str, value: Any) -> None:
     with pytest.raises(UsageError) as caught:

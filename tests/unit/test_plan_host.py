@@ -91,6 +91,22 @@ def test_no_limit_is_none_and_not_zero(tmp_path: Path, text: str) -> None:
     assert host.cgroup_free(tmp_path / "missing", tmp_path / "fs") is None
 
 
+def test_a_group_that_may_not_be_asked_for(tmp_path: Path) -> None:
+    """/proc may be closed to a process; a container's own group is the root of the mount."""
+    put(tmp_path / "two", memory__max="1000\n", memory__current="300\n")
+    put(tmp_path / "one" / "memory", memory__limit_in_bytes="2000\n", memory__usage_in_bytes="500\n")
+    assert host.cgroup_free(tmp_path / "missing", tmp_path / "two") == 700
+    assert host.cgroup_free(tmp_path / "missing", tmp_path / "one") == 1500
+    assert host.cgroup_limit(tmp_path / "missing", tmp_path / "one") == 2000
+
+
+@pytest.mark.parametrize("text", ["-5\n", "\n", "", "9" * 40, "1e9", "0x10", "\xff", "12 34"])
+def test_a_limit_that_is_no_number_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "self").write_text("0::/\n")
+    put(tmp_path / "fs", memory__max=text, memory__current="5\n")
+    assert host.cgroup_free(tmp_path / "self", tmp_path / "fs") is None
+
+
 def test_a_full_group_has_nothing_left(tmp_path: Path) -> None:
     (tmp_path / "self").write_text("0::/\n")
     put(tmp_path / "fs", memory__max="1000\n", memory__current="2000\n")

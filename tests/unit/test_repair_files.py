@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import signal
+import stat
 import sys
 from collections import namedtuple
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from pyclover.files.embedded import embedded_path
 from pyclover.files.known_keys import read_setting
 from pyclover.files.repair import Repair, repair
 from pyclover.files.repair_plan import Change
+from pyclover.files.write_new import NewFile
 
 ORACLE = Path(__file__).parents[1] / "oracle"
 TINY_A = ORACLE / "expected" / "tiny_a.gguf"
@@ -247,6 +249,11 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         "would both be called 'norm'",
     ),
     "onto another": ({"map_tensors": {"output.weight": "output_norm.weight"}}, RepairError, "would both be called"),
+    "another architecture": (
+        {"set_metadata": {"general.architecture": "llama"}},
+        RepairError,
+        "could not run any more: the metadata key 'llama.context_length' (uint32) is missing",
+    ),
     "a needed tensor away": ({"map_tensors": {"token_embd.weight": "x"}}, RepairError, "could not run any more"),
     "wrong type": ({"set_metadata": {"clover_moe.block_count": "4"}}, UsageError, "must be a whole"),
     "wrong named type": ({"set_metadata": {"clover_moe.block_count": ("i32", 4)}}, UsageError, "must be uint32"),
@@ -256,6 +263,13 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "count without tensors": ({"shared_count": 0}, RepairError, "could not run"),
     "count": ({"shared_count": 2}, UsageError, "from 0 to 1"),
     "mask number": ({"mask_token": 358}, RepairError, "has 358 tokens"),
+    "an endless mask number": ({"mask_token": 10**5000}, RepairError, "has 358 tokens"),
+    "an endless count": ({"shared_count": 10**5000}, UsageError, "from 0 to 1"),
+    "dry_run": ({"dry_run": "no"}, UsageError, "dry_run is 'no'"),
+    "in_place": ({"in_place": "no"}, UsageError, "in_place is 'no'"),
+    "overwrite": ({"overwrite": 2}, UsageError, "overwrite is 2"),
+    "keys": ({"set_metadata": []}, UsageError, "must map keys to values"),
+    "names": ({"map_tensors": ()}, UsageError, "must map old names"),
     "mask text": ({"mask_token": "nosuch"}, RepairError, "no token of the vocabulary"),
     "mask type": ({"mask_token": 1.5}, UsageError, "mask_token"),
     "block length": ({"block_length": 33}, UsageError, "from 1 to 32"),
@@ -276,6 +290,35 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "in place with a name": ({"out": "x.gguf", "in_place": True}, UsageError, "leave out"),
     "in place without room": ({"in_place": True}, RepairError, "bytes too long"),
 }
+
+
+def special_files(folder: Path) -> list[Path]:
+    """A pipe, a link to a device, and as root a device: each like those in /dev, and none of them."""
+    made = [folder / "pipe", folder / "link"]
+    os.mkfifo(made[0])
+    made[1].symlink_to(os.devnull)
+    if os.geteuid() == 0:
+        try:
+            os.mknod(folder / "device", 0o666 | stat.S_IFCHR, os.stat(os.devnull).st_rdev)
+        except OSError:
+            pass  # not in every container
+        else:
+            made.append(folder / "device")
+    return made
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no such files")
+@pytest.mark.timeout(60)
+def test_nothing_but_a_file_is_replaced(tmp_path: Path) -> None:
+    for path in special_files(tmp_path):
+        before = os.lstat(path)
+        for overwrite in (True, False):
+            with pytest.raises(RepairError, match="this is no regular file"):
+                repair(PREVIEW_A, path, overwrite=overwrite)
+            with NewFile(path) as file, pytest.raises(RepairError, match="this is no regular file"):
+                file.commit(overwrite=overwrite)  # also when it came after the first look
+        assert os.path.samestat(os.lstat(path), before)
+    assert not list(tmp_path.glob("*.part"))
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -65,6 +65,7 @@ def test_keys_are_in_the_environment_and_not_on_the_command_line(monkeypatch: py
         ({"speculation": DraftSelf(accept_ratio=0.5)}, "temperature=0"),
         ({"defaults": {"grammar": "root ::= x"}}, "belongs to each request"),
         ({"defaults": {"top_p": 2.0}}, "top_p"),
+        ({"defaults": 5}, "defaults is 5: it must be a mapping"),
         ({"thinking": 3}, "thinking"),
         ({"stall_s": float("nan")}, "stall_s"),
     ],
@@ -79,6 +80,13 @@ def test_what_cannot_be_honoured(values: dict[str, Any], said: str) -> None:
 def test_loopback_needs_no_key(host: str) -> None:
     assert address.is_loopback(host)
     ServerSettings(host=host)
+
+
+def test_what_is_neither_text_nor_list() -> None:
+    with pytest.raises(UsageError, match="api_key is 5: it must be a str or a list"):
+        keys.collect(5, None)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="rpc is 5: it must be a str or a list"):
+        parse_workers(5)  # type: ignore[arg-type]
 
 
 def test_keys_of_a_file(tmp_path: Path) -> None:
@@ -172,7 +180,9 @@ def test_drafts_of_all_slots_fit_into_a_pass() -> None:
 
 def test_the_controller_decides_unless_told_otherwise() -> None:
     def said(speculation: Any) -> list[str]:
-        settings = ServerSettings(speculation=speculation, defaults={"temperature": 0}).resolved(can_draft=True, n_rows=512)
+        settings = ServerSettings(speculation=speculation, defaults={"temperature": 0}).resolved(
+            can_draft=True, n_rows=512
+        )
         return [word for word in settings.arguments() if word.startswith("--spec")]
 
     assert "--spec-draft-adaptive" in said(DraftSelf(n_max=7))

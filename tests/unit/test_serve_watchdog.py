@@ -7,10 +7,10 @@ from typing import Any
 from pyclover.serve.watchdog import Watchdog
 
 
-def slot(n_decoded: int, *, busy: bool = True, n_read: int = 10, task: int = 1) -> dict[str, Any]:
+def slot(n_decoded: int, *, busy: bool = True, n_read: int = 10, task: int = 1, number: int = 0) -> dict[str, Any]:
     """As llama.cpp's /slots describes it, as far as it matters."""
     return {
-        "id": 0, "id_task": task, "is_processing": busy, "n_prompt_tokens_processed": n_read,
+        "id": number, "id_task": task, "is_processing": busy, "n_prompt_tokens_processed": n_read,
         "next_token": [{"n_decoded": n_decoded}],
     }  # fmt: skip
 
@@ -33,10 +33,23 @@ def test_what_is_no_fault() -> None:
     slow = [([slot(i // 20)], 0.1 * i) for i in range(400)]  # a token in 40 s
     reading = [([slot(0, n_read=i // 20)], 2.0 * i) for i in range(400)]
     idle = [([slot(7, busy=False)], 0.0) for _ in range(400)]
-    one_of_two = [([slot(7), slot(i, task=2)], 2.0 * i) for i in range(400)]
+    # it waits for the other's long prompt
+    one_of_two = [([slot(0, n_read=0), slot(0, task=2, n_read=i, number=1)], 2.0 * i) for i in range(900)]
     new_tasks = [([slot(1, task=i // 20)], 2.0 * i) for i in range(400)]
     for seen in (slow, reading, idle, one_of_two, new_tasks):
         assert first_alarm(Watchdog(60), list(seen)) is None
+
+
+def test_one_slot_that_hangs_while_another_gets_on() -> None:
+    """Later than a server that hangs as a whole: to start it anew cuts off the other, too."""
+    dog = Watchdog(60)
+    for i in range(300):
+        assert dog.look(1000 + 2 * i, [slot(7), slot(i, task=2, number=1)], 2.0 * i) == ""
+    assert dog.look(1600, [slot(7), slot(300, task=2, number=1)], 600.0) == (
+        "slot 0 has made no token for 600 s, while others did"
+    )
+    new_tasks = [([slot(1, task=i // 100), slot(i, task=1000, number=1)], 2.0 * i) for i in range(900)]
+    assert first_alarm(Watchdog(60), list(new_tasks)) is None
 
 
 def test_busy_after_a_long_rest() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from pyclover.chat.template import render
+from pyclover.chat.template import render_names
 from pyclover.errors import TemplateError
 
 CHATML = (
@@ -13,6 +15,10 @@ CHATML = (
     "<think>\n\n</think>\n\n{% endif %}{% endif %}"
 )
 HELLO = [{"role": "user", "content": "Hello & <b>"}]
+
+
+def render(source: str, messages: list[dict[str, str]], **names: Any) -> str:
+    return render_names(source, {"messages": messages, "add_generation_prompt": True, **names})
 
 
 def test_messages_become_a_prompt() -> None:
@@ -26,6 +32,10 @@ def test_what_templates_of_models_use() -> None:
     assert render("{{ tools | tojson }}", HELLO, tools=tools) == (
         '[{"type": "function", "function": {"name": "f", "description": "é <x>"}}]'
     )
+    assert render("{{ tools | map(attribute='function') | tojson }}", HELLO, tools=tools) == (
+        '[{"name": "f", "description": "é <x>"}]'
+    )
+    assert render("{{ '<b>' | safe + messages[0].content }}", HELLO) == "<b>Hello & <b>"
     loop = "{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}"
     assert render(loop, HELLO) == "01"
     assert render("  {% if true %}\n  a\n  {% endif %}\n", HELLO) == "  a\n"

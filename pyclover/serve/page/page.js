@@ -170,7 +170,6 @@ async function receive(got, view, signal) {
     if (progress && progress.total > 0) view.wait(`reading the prompt, ${Math.floor((100 * progress.processed) / progress.total)} %`);
     const choice = chunk.choices?.[0];
     const mark = got.meter.take(chunk.timings);
-    if (chunk.block) view.showBlock(chunk.block);
     if (choice === undefined) continue;
     const { content, reasoning_content: reasoning } = choice.delta ?? {};
     if (content || reasoning) view.wait("");

@@ -69,13 +69,6 @@ export class AnswerView {
     this.shown.length = found.length;
   }
 
-  // A block in the making: texts of its rows, null for a mask.
-  showBlock(rows) {
-    const cells = rows.map((row) => element("span", { class: row === null ? "masked" : "fixed" }, row ?? "·"));
-    this.waiting.before(element("div", { class: "diffusing" }, ...cells));
-    this.root.querySelectorAll(".diffusing").forEach((old, i, all) => i < all.length - 1 && old.remove());
-  }
-
   wait(text) {
     this.waiting.hidden = false;
     this.waiting.textContent = text;
@@ -83,7 +76,6 @@ export class AnswerView {
 
   end(figures, title, fault, rounds) {
     this.waiting.hidden = true;
-    this.root.querySelector(".diffusing")?.remove();
     this.figures.textContent = figures;
     this.figures.title = title;
     roundBars(this.rounds, rounds);

@@ -1,0 +1,1 @@
+"""How good a model file is: perplexity, divergence from a reference, accepted drafts."""
