@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 from pyclover.engine import inspect as local
-from pyclover.errors import PathLike
+from pyclover.errors import DownloadError, PathLike
 from pyclover.source import is_hub_name
 
 if TYPE_CHECKING:
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 def inspect(path: PathLike) -> Report:
     """Report on a model: a GGUF file, any shard of a split one, "tiny", or one that is not on this machine: the address
-    of a file (https://…), or owner/repo[:quant] on the hub. Of these only the headers are fetched.
+    of a file (https://…), or owner/repo[:quant] on the hub. Of these only the headers are fetched; where the hub cannot
+    be asked, a model that was downloaded before is read here.
 
     A model that cannot run is reported with its `problems`.
 
@@ -28,7 +29,21 @@ def inspect(path: PathLike) -> Report:
         DownloadError: the hub or the server failed.
     """
     open_file = opener(path) if isinstance(path, str) else None
-    return local.inspect(path) if open_file is None else local.inspect_open(open_file)
+    if open_file is None:
+        return local.inspect(path)
+    try:
+        return local.inspect_open(open_file)
+    except DownloadError as error:
+        assert isinstance(path, str)
+        if is_address(path) or error.reason not in ("offline", "network", "server"):
+            raise
+        from pyclover.hub.download import download
+
+        try:
+            here = download(path, offline=True).path
+        except DownloadError as offline:
+            raise offline if error.reason == "offline" else error from None
+        return local.inspect(here)
 
 
 def is_address(name: str) -> bool:

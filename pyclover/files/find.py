@@ -44,6 +44,12 @@ def find_model(model: PathLike, *, option: str = "model") -> Path:
             "says its path",
             path=name,
         )
+    if name.lower().startswith(("http://", "https://")):
+        raise ModelNotFoundError(
+            f"{name} is an address, and a model runs from a file: download it, or name it as OWNER/REPO:QUANT if it is "
+            "on the hub (`clover-run inspect` reads an address, too)",
+            path=name,
+        )
     raise ModelNotFoundError(
         f'there is no file {name}: give the path of a GGUF file, or "tiny" for the model in the package', path=name
     )

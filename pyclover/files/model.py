@@ -69,10 +69,10 @@ def check_model(header: Header, tensors: Sequence[TensorInfo] | None = None) -> 
 
 
 def _check_sizes(meta: Meta, arch: str) -> None:
-    """Assertions of llama.cpp's common loader; what it turns into an error itself is left to it."""
-    meta.u32(f"{arch}.context_length", high=(1 << 32) - 1)
-    meta.u32(f"{arch}.embedding_length", high=(1 << 32) - 1)
-    n_layer = meta.u32(f"{arch}.block_count", low=1, high=MAX_LAYERS)
+    """Assertions of llama.cpp's common loader, and the keys that it wants of every model; the rest is left to it."""
+    meta.u32(f"{arch}.context_length", high=(1 << 32) - 1, required=True)
+    meta.u32(f"{arch}.embedding_length", high=(1 << 32) - 1, required=True)
+    n_layer = meta.u32(f"{arch}.block_count", low=1, high=MAX_LAYERS, required=True)
     meta.u32(f"{arch}.nextn_predict_layers", high=max(n_layer, 1))
     check_common(meta, arch)
     n_expert = meta.u32(f"{arch}.expert_count", high=MAX_EXPERTS)

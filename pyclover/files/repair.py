@@ -107,17 +107,19 @@ def repair(
         RepairError: what is asked for does not go with this file, or the new one cannot be written.
         ModelNotFoundError, InvalidFileError, IncompleteSetError, UnsupportedModelError: as inspect.
     """
+    dry_run, in_place = arguments.boolean("dry_run", dry_run), arguments.boolean("in_place", in_place)
+    overwrite = arguments.boolean("overwrite", overwrite)
     where = find_model(path, option="path")
     target = None if out is None else arguments.path("out", out).expanduser()
     if in_place and (target is not None or overwrite):
         raise UsageError("in_place changes the file itself: leave out the new file's name and overwrite", option="out")
     if not isinstance(path, os.PathLike) and path in NAMES and (target is None or in_place):
         raise UsageError(f"'{path}' is the model in the package: say where the repaired one shall be", option="out")
-    rules = read_rules(map_tensors or {})
+    rules = read_rules({} if map_tensors is None else map_tensors)
     was_put_back = False if dry_run else put_back(where)
     shards = resolve(where)
     wishes = Wishes(
-        metadata=_settings(shards, set_metadata or {}),
+        metadata=_settings(shards, {} if set_metadata is None else set_metadata),
         rules=rules,
         shared_count=shared_count,
         mask_token=_mask(mask_token),

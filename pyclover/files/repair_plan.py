@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from pyclover.errors import RepairError, UsageError
+from pyclover.errors import RepairError, UsageError, shortened
 from pyclover.files.facts import CLOVER_ARCH, CloverFacts, ModelFacts, Problem
 from pyclover.files.header import Header, TensorInfo
 from pyclover.files.hparams import MAX_BLOCK
@@ -203,8 +203,8 @@ def _mask_id(draft: _Draft, wanted: int | str) -> int:
     if isinstance(wanted, int):
         if not 0 <= wanted < len(tokens):
             raise RepairError(
-                f"{draft.path}: {wanted} cannot be the mask token's number: the vocabulary has {len(tokens)} tokens",
-                path=draft.path, key=MASK_TOKEN,
+                f"{draft.path}: {shortened(wanted)} cannot be the mask token's number: the vocabulary has "
+                f"{len(tokens)} tokens", path=draft.path, key=MASK_TOKEN,
             )  # fmt: skip
         return wanted
     try:
@@ -280,4 +280,4 @@ def check_wishes(wishes: Wishes) -> None:
         ("block_length", wishes.block_length, 1, MAX_BLOCK),
     ):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high):
-            raise UsageError(f"{option} is {value!r}: it must be from {low} to {high}", option=option)
+            raise UsageError(f"{option} is {shortened(value)}: it must be from {low} to {high}", option=option)

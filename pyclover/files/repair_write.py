@@ -21,7 +21,7 @@ from pyclover.files.shards import ShardSet
 from pyclover.files.values import MetaValue
 from pyclover.files.write import encode_entry, encode_header
 from pyclover.files.write_copy import compare_ranges, copy_range, forget_cached, write_full
-from pyclover.files.write_new import PART_SUFFIX, NewFile, exists, take_mode
+from pyclover.files.write_new import PART_SUFFIX, NewFile, check_replaceable, exists, take_mode
 
 Fraction = Callable[[float], None]
 _SPARE_BYTES = 1 << 20  # for the file system's own records
@@ -106,8 +106,8 @@ def check_out(shards: ShardSet, outs: Sequence[Path], sizes: Sequence[int], *, o
                         f"{part}: this is the file that is to be repaired, and the new one would be written there "
                         "first; give it another name", path=out,
                     )  # fmt: skip
-        if out.is_dir():
-            raise RepairError(f"{out}: this is a folder; give the name of a file", path=out)
+        with suppress(OSError):  # what cannot be looked at shows when it is written
+            check_replaceable(out)
         if os.path.lexists(out) and not overwrite:
             raise exists(out)
     needed, free = sum(sizes) + _SPARE_BYTES, shutil.disk_usage(folder).free

@@ -79,8 +79,9 @@ class NewFile:
         """Give the synced file its name.
 
         Raises:
-            RepairError: there is a file of that name, and `overwrite` is false.
+            RepairError: there is a file of that name, and `overwrite` is false; or it is none that may be replaced.
         """
+        check_replaceable(self.path)
         if overwrite:
             os.replace(self.part, self.path)
         else:
@@ -114,6 +115,20 @@ def exists(path: Path) -> RepairError:
         f"{path}: there is a file of that name; give another name, or take its place with overwrite=True (--force)",
         path=path,
     )
+
+
+def check_replaceable(path: Path) -> None:
+    """Raises RepairError where something else than a file has the name: a folder, a device, a pipe.
+
+    A rename would put a file in the place of a device, and the system would go without it. A link may go, but not one
+    that leads to such a thing: who names /dev/stdout does not mean the link.
+    """
+    for look in (os.lstat, os.stat):
+        with suppress(FileNotFoundError):
+            mode = look(path).st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):
+                what = "a folder" if stat.S_ISDIR(mode) else "no regular file"
+                raise RepairError(f"{path}: this is {what}; give the name of a file", path=path)
 
 
 def sync_folder(folder: Path) -> None:

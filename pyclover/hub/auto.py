@@ -16,7 +16,7 @@ from pyclover.errors import CloverError, ModelNotFoundError, UsageError, shorten
 from pyclover.hub import here, store
 from pyclover.hub.client import Hub
 from pyclover.hub.here import Found
-from pyclover.hub.listing import Listing, Offer, models_of, shown
+from pyclover.hub.listing import Listing, Offer, models_of, shown, size
 
 Fits = Callable[[Offer], bool]
 
@@ -135,13 +135,14 @@ class Auto:
     def _on_the_hub(self, *, patient: bool) -> Found:
         """The largest that fits now of the first repository that has one; of all, sets that come first are tried
         before the others."""
-        last: CloverError | None = None
+        absent: CloverError | None = None
+        too_large: CloverError | None = None
         for among in (self.judge.first, None) if self.judge.first is not None else (None,):
             for repo in self.repos:
                 try:
                     there = self._list(repo, patient=patient)
                 except ModelNotFoundError as error:
-                    last = error
+                    absent = error
                     continue
                 models = models_of(there.offers())
                 if self.only_one and len(models) == 1 and not models[0].missing:
@@ -153,10 +154,11 @@ class Auto:
                 ]
                 if fitting:
                     return self._found(max(fitting, key=lambda offer: offer.n_bytes), there)
-                last = ModelNotFoundError(
+                too_large = ModelNotFoundError(
                     f"{repo} offers nothing that fits this machine: {shown(there.offers())}; name one with :quant to "
                     "take it anyway", path=repo,
                 )  # fmt: skip
+        last = too_large or absent  # that a repository is gone matters only if there is no other
         assert last is not None
         raise last
 
@@ -201,4 +203,4 @@ class Auto:
 
 
 def _name(offer: Offer) -> str:
-    return f"{offer.repo}:{offer.quant} ({offer.n_bytes / 2**30:.2f} GiB)"
+    return f"{offer.repo}:{offer.quant} ({size(offer.n_bytes)})"

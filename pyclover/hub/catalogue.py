@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
@@ -13,7 +14,7 @@ from typing import Any
 import platformdirs
 import yaml
 
-from pyclover.errors import DownloadError, UsageError
+from pyclover.errors import DownloadError, UsageError, shortened
 from pyclover.hub.names import check_repo
 
 FILE_NAME = "catalogue.yaml"
@@ -23,6 +24,8 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(GiB|GB|MiB|MB)")
 _UNITS = {"GiB": 2**30, "GB": 10**9, "MiB": 2**20, "MB": 10**6}
 _FORMATS = ("gguf", "safetensors")
 _MODES = ("plain", "draft-self", "block diffusion")
+_MAX_BYTES = 2**50  # above any model; a listing decides
+_WORDS = {str: "text (in quotes)", bool: "yes or no (without quotes)", dict: "a mapping", list: "a list"}
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,8 @@ def entries() -> tuple[Entry, ...]:
     own: tuple[Entry, ...] = ()
     path = user_file()
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for
+            raise UsageError(f"{path} is no file: remove it, or put a catalogue in its place")
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
@@ -97,8 +102,10 @@ def parse(data: bytes, source: str) -> tuple[Entry, ...]:
     """
     where = source or "the built-in catalogue"
     try:
-        tree = yaml.safe_load(data.decode("utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        tree = yaml.load(data.decode("utf-8"), _Loader)
+    except UnicodeDecodeError:
+        raise UsageError(f"{where}: it is not UTF-8 text: save it as that, or remove the file") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f" in line {mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or type(error).__name__
@@ -108,7 +115,27 @@ def parse(data: bytes, source: str) -> tuple[Entry, ...]:
     items = tree.get("repositories") if isinstance(tree, dict) else None
     if not isinstance(items, list):
         raise UsageError(f'{where}: it must be a mapping with a list under the key "repositories"')
-    return tuple(_entry(item, f"{where}: entry {i}", source) for i, item in enumerate(items, 1))
+    found = tuple(_entry(item, f"{where}: entry {i}", source) for i, item in enumerate(items, 1))
+    names = [entry.repo.lower() for entry in found]
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            raise UsageError(
+                f"{where}: entries {names.index(name) + 1} and {i + 1} are both about {found[i].repo}: keep one of them"
+            )
+    return found
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML that says no to a key that is there twice, of which one would be lost without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is there twice", key.start_mark)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
 
 
 def _entry(item: Any, where: str, source: str) -> Entry:
@@ -126,12 +153,13 @@ def _entry(item: Any, where: str, source: str) -> Entry:
         if key not in kinds:
             raise UsageError(f"{where} has an unknown key {key!r}: known are {', '.join(kinds)}")
         if not isinstance(value, kinds[key]):
-            raise UsageError(f"{where}, key {key}: a {kinds[key].__name__} is wanted, not {value!r:.60}")
+            raise UsageError(f"{where}, key {key}: {_WORDS[kinds[key]]} is wanted, not {_shown(value)}")
     if item.get("format", "gguf") not in _FORMATS:
         raise UsageError(f"{where}, key format: {item['format']!r} is none of {', '.join(_FORMATS)}")
     modes = tuple(item.get("modes", ()))
-    if any(mode not in _MODES for mode in modes):
-        raise UsageError(f"{where}, key modes: {list(modes)!r:.80} must be out of {', '.join(_MODES)}")
+    for mode in modes:
+        if mode not in _MODES:
+            raise UsageError(f"{where}, key modes: {_shown(mode)} is none of {', '.join(_MODES)}")
     values = {key: value for key, value in item.items() if key not in ("quants", "modes")}
     return Entry(**values, quants=_quants(item.get("quants", {}), where), modes=modes, source=source)
 
@@ -140,9 +168,16 @@ def _quants(items: Mapping[Any, Any], where: str) -> dict[str, int | None]:
     quants: dict[str, int | None] = {}
     for name, size in items.items():
         hit = _SIZE.fullmatch(size) if isinstance(size, str) else None
-        if not isinstance(name, str) or (hit is None and size != "unknown"):
+        n_bytes = None if hit is None else float(hit[1]) * _UNITS[hit[2]]
+        if not isinstance(name, str) or (hit is None and size != "unknown") or (n_bytes or 0) > _MAX_BYTES:
             raise UsageError(
-                f"{where}, key quants: {name!r:.40}: {size!r:.40} must be a name with a size, as 18.24 GiB, or unknown"
+                f"{where}, key quants: {_shown(name)}: {_shown(size)} must be a name with a size, as 18.24 GiB, or "
+                "unknown"
             )
-        quants[name] = None if hit is None else round(float(hit[1]) * _UNITS[hit[2]])
+        quants[name] = None if n_bytes is None else round(n_bytes)
     return quants
+
+
+def _shown(value: object) -> str:
+    """A value in a message; aliases in YAML can make a list that is written out without end."""
+    return "…" if isinstance(value, (dict, list, set, tuple)) else shortened(value, 60)

@@ -32,6 +32,7 @@ from pyclover.hub.patience import HTTP_ERROR, BrokenAnswerError, Patience, Retry
 
 T = TypeVar("T")
 
+PUBLIC = "https://huggingface.co"
 _TRUE = ("1", "ON", "YES", "TRUE")
 
 
@@ -55,12 +56,21 @@ class Hub:
         offline: bool | None = None,
         retry: Retry | None = None,
     ) -> None:
-        self.endpoint = check_url("endpoint", endpoint or os.environ.get("HF_ENDPOINT") or constants.ENDPOINT)
+        if endpoint is not None:
+            arguments.text("endpoint", endpoint)
+        given = "endpoint" if endpoint else "HF_ENDPOINT"
+        self.endpoint = check_url(given, endpoint or os.environ.get("HF_ENDPOINT") or constants.ENDPOINT or PUBLIC)
         self.offline = is_offline() if offline is None else arguments.boolean("offline", offline)
+        if retry is not None and not isinstance(retry, Retry):
+            raise UsageError(f"retry is {shortened(retry)}: it must be a Retry or None", option="retry")
         self.retry = retry or Retry()
-        self._token = get_token() if token is None or token is True else token
+        if token is None or token is True:  # to look for one may take a request: tokens of some logins expire
+            token = None if self.offline else _stored_token()
+        self._token = token
         if self._token is not False and self._token is not None:
-            arguments.text("token", self._token)
+            text = arguments.text("token", self._token)
+            if not text.isprintable() or not text.isascii():
+                raise UsageError("token has characters that no token has: copy it again", option="token")
 
     def less_patient(self) -> Hub:
         """The same hub, for a question that is not worth a long wait."""
@@ -157,8 +167,11 @@ class Hub:
             hf_raise_for_status(response)
             yield response
 
-    def patiently(self, work: Callable[[], T], repo: str, *, revision: str = "") -> T:
-        """The result of `work`, which may be repeated; its errors in our words."""
+    def patiently(self, work: Callable[[], T], repo: str, *, revision: str = "", url: str = "") -> T:
+        """The result of `work`, which may be repeated; its errors in our words. `url` is asked, else the hub.
+
+        It must not write to a disk: an error of the system is taken to be one of the line.
+        """
         patience = Patience(self.retry)
         while True:
             try:
@@ -169,7 +182,14 @@ class Hub:
                 raise
             except Exception as error:
                 if not patience.wait(error):
-                    raise self.translated(error, repo, revision=revision) from error
+                    found = self.translated(error, repo, revision=revision, url=url)
+                    if isinstance(found, OSError) and not isinstance(found, CloverError):
+                        raise DownloadError(
+                            f"{repo}: {urlsplit(url).netloc or self.host} cannot be asked "
+                            f"({found.strerror or found}); check the settings of the network, such as a file of "
+                            "certificates (SSL_CERT_FILE)", repo=repo, reason="network",
+                        ) from error  # fmt: skip
+                    raise found from error
 
     def translated(self, error: Exception, repo: str, *, revision: str = "", url: str = "") -> Exception:
         """An error of the hub or of the network as one of ours; any other one as it is."""
@@ -226,6 +246,22 @@ def hub_file(repo: str, sibling: Any) -> listing.HubFile:
     # git's name of a large file is that of its pointer, not of its content
     git_sha1 = str(sibling.blob_id).lower() if lfs is None and sibling.blob_id else None
     return listing.HubFile(name, size, sha256, git_sha1)
+
+
+def _stored_token() -> str | None:
+    """HF_TOKEN, else the one that `hf auth login` left.
+
+    Raises:
+        DownloadError: its file cannot be read.
+    """
+    try:
+        return get_token()
+    except Exception as error:  # of the system, of the line, of a login service
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise DownloadError(
+            f"no token can be had ({constants.HF_TOKEN_PATH}: {reason}); correct that or HF_HOME, set HF_TOKEN, or use "
+            "none with token=False", path=constants.HF_TOKEN_PATH, reason="access",
+        ) from error  # fmt: skip
 
 
 def offline_error(what: str, repo: str = "") -> DownloadError:

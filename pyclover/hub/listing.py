@@ -138,7 +138,14 @@ def models_of(offers: Iterable[Offer]) -> list[Offer]:
 
 def shown(offers: Iterable[Offer]) -> str:
     """Names and sizes of sets for a message."""
-    return ", ".join(f"{offer.quant} ({offer.n_bytes / 2**30:.2f} GiB)" for offer in offers)
+    return ", ".join(f"{offer.quant} ({size(offer.n_bytes)})" for offer in offers)
+
+
+def size(n_bytes: int) -> str:
+    """A number of bytes in a message, in GiB, below a tenth of one in smaller units."""
+    if n_bytes >= 2**30 // 10:
+        return f"{n_bytes / 2**30:.2f} GiB"
+    return f"{n_bytes / 2**20:.2f} MiB" if n_bytes >= 2**20 // 10 else f"{n_bytes} bytes"
 
 
 def choose(repo: str, offers: Sequence[Offer], quant: str | None) -> Offer:
@@ -152,7 +159,7 @@ def choose(repo: str, offers: Sequence[Offer], quant: str | None) -> Offer:
         IncompleteSetError: the set is not whole.
     """
     if not offers:
-        raise ModelNotFoundError(f"{repo} holds no GGUF file: choose another repository", path=repo)
+        raise ModelNotFoundError(f"{repo} holds no GGUF file of a language model: choose another repository", path=repo)
     if quant is not None:
         named = [offer for offer in offers if offer.quant.lower() == quant.lower()]
         if not named:
@@ -170,10 +177,10 @@ def choose(repo: str, offers: Sequence[Offer], quant: str | None) -> Offer:
 
 def _checked(offer: Offer) -> Offer:
     if offer.missing:
-        count = len(offer.files) + len(offer.missing)
+        count, are = len(offer.files) + len(offer.missing), "is" if len(offer.missing) == 1 else "are"
         names = ", ".join(offer.missing[:20]) + (", …" if len(offer.missing) > 20 else "")
         raise IncompleteSetError(
-            f"{offer.repo}:{offer.quant}: {len(offer.missing)} of the set's {count} shards are missing from the "
+            f"{offer.repo}:{offer.quant}: {len(offer.missing)} of the set's {count} shards {are} missing from the "
             f"repository: {names}; nothing was downloaded, choose another one",
             path=offer.repo, missing=offer.missing,
         )  # fmt: skip

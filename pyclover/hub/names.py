@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from pyclover import arguments
 from pyclover.errors import DownloadError, UsageError, shortened
+from pyclover.files.embedded import NAMES
 
 AUTO = "auto"
 
@@ -42,6 +43,14 @@ def parse_name(name: str, *, quant: str | None = None) -> ModelName:
         raise UsageError("quant is empty: give a name such as Q4_K_M, or leave it out", option="quant")
     if text.lower() == AUTO:
         return ModelName(None, None if quant is None else quant.strip())
+    if text.lower().startswith(("http://", "https://")):
+        pieces = [piece for piece in text.partition("://")[2].partition("?")[0].split("/")[1:] if piece]
+        example = "/".join(pieces[:2]) if len(pieces) > 1 else "owner/repo"
+        raise UsageError(
+            f"{shortened(text)} is an address: write the repository's name, such as {example}:Q4_K_M", option="name"
+        )
+    if text in NAMES:
+        raise UsageError(f"{text} comes with the package: there is nothing to download", option="name")
     repo, colon, inside = text.partition(":")
     if colon and not inside:
         raise UsageError(f"{shortened(text)} ends in a colon: put the quantization behind it", option="name")

@@ -8,9 +8,13 @@ from dataclasses import dataclass, field
 
 from huggingface_hub.errors import HfHubHTTPError
 
+from pyclover import arguments
+from pyclover.errors import UsageError, shortened
+
 # Transport and status errors of the HTTP library that this huggingface_hub stands on: httpx or httpx2.
 HTTP_ERROR: type[Exception] = next(kind for kind in HfHubHTTPError.__mro__ if kind.__name__ == "HTTPError")
 
+MAX_S = 86_400
 _TRANSIENT_STATUS = (408, 425, 429, 500, 502, 503, 504)
 
 
@@ -30,10 +34,23 @@ class Retry:
     max_wait_s: float = 30.0
     timeout_s: float = field(default_factory=lambda: _timeout_s())
 
+    def __post_init__(self) -> None:
+        """Raises UsageError for what no wait can be."""
+        arguments.integer("n_retries", self.n_retries, 0)
+        for option in ("wait_s", "max_wait_s", "timeout_s"):
+            value = getattr(self, option)
+            wrong = isinstance(value, bool) or not isinstance(value, (int, float))
+            if wrong or not (0 <= value <= MAX_S) or (option == "timeout_s" and not value):
+                above = "more than 0" if option == "timeout_s" else "at least 0"
+                raise UsageError(
+                    f"{option} is {shortened(value)}: it must be a number of seconds, {above}, at most {MAX_S}",
+                    option=option,
+                )
+
 
 def _timeout_s() -> float:
     given = os.environ.get("HF_HUB_DOWNLOAD_TIMEOUT", "")
-    return float(given) if given.isdigit() and int(given) > 0 else 20.0
+    return min(float(given), MAX_S) if given.isdecimal() and int(given) > 0 else 20.0
 
 
 class Patience:
@@ -54,7 +71,7 @@ class Patience:
         wait_s = self._retry.wait_s * 2**self._n_failed
         response = getattr(error, "response", None)
         asked = "" if response is None else response.headers.get("Retry-After", "")
-        if asked.isdigit():
+        if asked.isdecimal():
             wait_s = max(wait_s, float(asked))
         self._n_failed += 1
         time.sleep(min(wait_s, self._retry.max_wait_s))

@@ -110,7 +110,9 @@ class RemoteFile(io.RawIOBase):
         """Fetches some blocks in one request."""
         if self._size == 0:
             return
-        data = self._hub.patiently(lambda: self._fetch(index * self._block_bytes, count * self._block_bytes), self.name)
+        data = self._hub.patiently(
+            lambda: self._fetch(index * self._block_bytes, count * self._block_bytes), self.name, url=self._url
+        )
         for at in range(0, len(data), self._block_bytes):
             self._blocks[index + at // self._block_bytes] = data[at : at + self._block_bytes]
         while len(self._blocks) > MAX_BLOCKS:

@@ -28,6 +28,7 @@ def resolve(hub: Hub, place: store.Store, name: ModelName, revision: str, judge:
             return _with_sums(hub, auto.choose())
         return _named(hub, place, name.repo, name.quant, revision)
     last: CloverError | None = None
+    wanted = "model that fits" if name.quant is None or name.quant.lower() == AUTO else name.quant
     for repos in catalogue.auto_repositories():
         try:
             if name.quant is None or name.quant.lower() == AUTO:
@@ -42,21 +43,20 @@ def resolve(hub: Hub, place: store.Store, name: ModelName, revision: str, judge:
     if isinstance(last, DownloadError):
         raise offline_error("a model of the catalogue") if hub.offline else last
     raise ModelNotFoundError(
-        f"auto finds no model that fits: {last}; `clover-run download --list` shows the catalogue", path=AUTO
+        f"auto finds no {wanted}: {last}; `clover-run download --list` shows the catalogue", path=AUTO
     )
 
 
 def _first_named(hub: Hub, place: store.Store, repos: Iterable[str], quant: str, revision: str) -> Found:
-    last: CloverError | None = None
+    errors: list[CloverError] = []
     for repo in repos:
         try:
             return _named(hub, place, repo, quant, revision)
         except (ModelNotFoundError, DownloadError) as error:
             if isinstance(error, DownloadError) and error.reason != "offline":
                 raise
-            last = error
-    assert last is not None
-    raise last
+            errors.append(error)
+    raise errors[0]  # of the repository that comes first in the catalogue
 
 
 def _named(hub: Hub, place: store.Store, repo: str, quant: str | None, revision: str) -> Found:

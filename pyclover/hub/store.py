@@ -30,7 +30,7 @@ from pyclover import arguments
 from pyclover.errors import CloverError, DownloadError, PathLike
 from pyclover.files.kept import RECORD
 from pyclover.hub.checksums import Digests
-from pyclover.hub.listing import HubFile, Offer
+from pyclover.hub.listing import HubFile, Offer, size
 from pyclover.hub.progress import Meter
 
 _FORMAT = 1
@@ -235,7 +235,7 @@ def check_room(folder: Path, needed_bytes: int, repo: str) -> None:
     free = shutil.disk_usage(folder).free
     if needed_bytes > free:
         raise DownloadError(
-            f"{folder}: {needed_bytes / 2**30:.2f} GiB are needed and {free / 2**30:.2f} GiB are free; make room, or "
+            f"{folder}: {size(needed_bytes)} are needed and {size(free)} are free; make room, or "
             "choose another folder with cache_dir (--cache-dir, PYCLOVER_CACHE)",
             path=folder, repo=repo, reason="no_room", needed_bytes=needed_bytes, free_bytes=free,
         )  # fmt: skip

@@ -44,11 +44,13 @@ def _groups(membership: Path, mount: Path) -> Iterator[Path]:
     """Folders of the groups that count, from the process's own up to the root, in either version's layout.
 
     A container often sees its own group as the root of the mount while its name is that of the machine outside, so
-    folders of the path that are not there are skipped.
+    folders of the path that are not there are skipped. Where the process may not ask for its group, the root of the
+    mount is looked at alone: on a machine outside a container it has no limit.
     """
     try:
         lines = membership.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
+        yield from (mount, mount / "memory")
         return
     for line in lines:
         parts = line.split(":", 2)
