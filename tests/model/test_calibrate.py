@@ -16,16 +16,19 @@ from pyclover.tuning.calibrate import Setting
 from pyclover.tuning.calibration import calibrate, kept
 from pyclover.tuning.prompts import own
 
-WORDS = ("planet", "garden", "window", "silver", "bridge", "orange", "market", "summer", "castle", "winter")
+WORDS = (
+    "planet", "garden", "window", "silver", "bridge", "orange", "market", "summer", "castle", "winter", "purple",
+    "river", "music", "paper", "forest", "yellow", "island", "rocket",
+)  # fmt: skip
 QUESTIONS = own(
     [f"Spell the word {word} backwards." for word in WORDS]
-    + [f"Repeat the words {a}, {b}." for a, b in zip(WORDS[:5], WORDS[5:], strict=True)]
+    + [f"Repeat the words {a}, {b}." for a, b in zip(WORDS[:9], WORDS[9:], strict=True)]
     + ["Tell me a story.", "Count from 5 to 14.", "What is 7 times 8?", "What is a model?", "What is 31 + 44?"],
     chat=True,
 )
 PANGRAMS = own([
     f"The quick brown {word} jumps over the lazy dog while the other animals watch from the river bank {i}"
-    for i, word in enumerate([*WORDS, "fox", "news"])
+    for i, word in enumerate(WORDS[:12])
 ])  # fmt: skip
 
 
@@ -67,7 +70,7 @@ def test_ten_models_from_wrong_parameters(tmp_path: Path, generator: ModuleType)
 
 
 def test_a_right_file_is_left_alone_and_the_journal_is_enough(tmp_path: Path) -> None:
-    how = {"prompts": QUESTIONS[:10], "max_tokens": 8, "n_max": 3, "save": False, "options": {"n_threads": 1},
+    how = {"prompts": QUESTIONS[18:30], "max_tokens": 8, "n_max": 3, "save": False, "options": {"n_threads": 1},
            "journal": tmp_path / "j"}  # fmt: skip
     found = calibrate("tiny", **how)  # type: ignore[arg-type]
     assert "shift_logits" not in found.changes

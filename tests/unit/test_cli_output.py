@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from pyclover import errors
 from pyclover.cli import main, options
 from pyclover.cli.output import Output, printable, size, speed
 
@@ -243,6 +244,17 @@ def test_every_keyword_of_the_api_finds_its_flag() -> None:
     assert options.flag_of(main.COMMANDS, "cache_type_k") == "--cache-type-k"
     assert options.flag_of(main.COMMANDS, "max_tokens") == "--n-predict"
     assert options.flag_of(main.COMMANDS, "no_such_keyword") == ""
+
+
+def test_an_error_names_flags_of_the_command_that_ran_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """`name` is an option of other commands; download has none of that name."""
+    assert options.flag_of(main.COMMANDS, "name") == "--name"
+    error = errors.UsageError("no such thing.", option="name")
+    with pytest.raises(SystemExit), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(main.cli.commands["download"], "callback", lambda **_: (_ for _ in ()).throw(error))
+        main.cli.main(["download", "owner/repo"])
+    assert capsys.readouterr().err == "Error: no such thing.\n"
+    assert main.flags_for(error, main.cli.commands["tune"]) == "flag: --name"
 
 
 def test_json_output_is_parsed_by_json(capsys: pytest.CaptureFixture[str]) -> None:

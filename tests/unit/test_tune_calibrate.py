@@ -89,6 +89,23 @@ def test_what_a_file_cannot_tell_is_said() -> None:
     assert found.verdicts["history_query"] == "unit stays: everything else accepts less"
 
 
+def test_two_wrong_parameters_that_make_up_for_each_other() -> None:
+    """Neither alone is of use: only both at once lead out."""
+    start = Setting(history_query="unit", scale_activation="exp")
+
+    def score(settings: Sequence[Setting]) -> list[tuple[float, ...]]:
+        def level(s: Setting) -> float:
+            wrong = (s.history_query != "scaled") + (s.scale_activation != "none")
+            return {0: 4.0, 1: 2.0, 2: 3.0}[wrong]
+
+        return [tuple(level(s) + random.Random(f"{s}{i}").gauss(0, 0.2) for i in range(N_PROMPTS)) for s in settings]
+
+    found = search(start, VALUES, score)
+    assert found.changes == {"history_query": "scaled", "scale_activation": "none"}
+    for name, words in (("history_query", "scaled in place of unit"), ("scale_activation", "none in place of exp")):
+        assert found.verdicts[name].startswith(f"{words} (with history_query and scale_activation): +1.")
+
+
 def test_few_prompts_choose_nothing() -> None:
     file = File(Setting(), 1)
 
