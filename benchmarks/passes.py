@@ -16,8 +16,8 @@ are their medians with quartiles and 95 % interval.
     one pass / two      a pass over m tokens with a block of m masks behind them, against a pass over the tokens and a
                         block pass over a token and m - 1 masks: a round of drafting that is accepted whole
 
-and the memory that rows and snapshots take. Tokens are random, the same for all within a round: a pass over m of them meets about
-as many experts as m tokens of a text can.
+and the memory that rows and snapshots take. Tokens are random, the same for all within a round: a pass
+over m of them meets about as many experts as m tokens of a text can.
 """
 
 from __future__ import annotations

@@ -363,8 +363,8 @@ SPECULATION.add(
 
 SPECULATION.add(
     "--spec-draft-ahead/--no-spec-draft-ahead", name="ahead", default=None,
-    help="Make the next draft in the pass that checks the last one: one pass a round instead of two when all of a draft "
-    "is accepted. [default: as pays; no without --spec-draft-adaptive]",
+    help="Make the next draft in the pass that checks the last one: one pass a round instead of two when a draft is "
+    "accepted whole. [default: as pays; no without --spec-draft-adaptive]",
 )  # fmt: skip
 MODEL.add(
     "--spec-rollback", name="rs_snapshots", type=values.rollback, metavar="rows|snapshots",

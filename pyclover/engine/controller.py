@@ -20,8 +20,8 @@ class ControllerState:
         n_plain, n_rounds: steps of either kind that it has seen. n_probes: of them made to learn something. n_ahead:
             rounds in whose check the next draft was made.
         plain_s: time of a plain step.
-        preview_s, verify_s: times of a round's passes with 1, 2, … tokens drafted. ahead_s: of a check in whose pass the
-            next draft is made.
+        preview_s, verify_s: times of a round's passes with 1, 2, … tokens drafted. ahead_s: of a check in whose pass
+            the next draft is made.
         acceptance: of the 1st, 2nd, … token of a draft, when those before it are accepted.
         tokens_per_s: expected, plainly and with 1, 2, … tokens drafted.
     """
@@ -90,7 +90,7 @@ class Controller:
         self, n_drafted: int, n_accepted: int, preview_s: float, verify_s: float, *, ahead: bool = False,
         used: bool = False,
     ) -> None:  # fmt: skip
-        """preview_s: 0 for a draft made ahead. ahead: the next one was made in this check's pass; used: it is of use."""
+        """preview_s: 0 for a draft made ahead. ahead: the next one was made in this check's pass; used: it serves."""
         with self.handle as controller:
             check(
                 lib.pc_controller_saw_round(

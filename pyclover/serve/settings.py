@@ -18,7 +18,7 @@ from pyclover.serve.address import Endpoint, check_host
 
 MAX_SLOTS = 64
 IDLE_S = 120  # a client that sends or takes nothing for so long in the middle of a request is given up
-# Connections that are read and waited on at once. llama.cpp's own number is 4 more than slots; when more come in a burst
+# Connections that are read and waited on at once. llama.cpp's own number is 4 more than slots; when more come at once
 # it leaves the others, and every question after them, in a queue behind those that wait for a slot or for their client.
 HTTP_THREADS = 256
 # what a request may leave out; everything else of the sampler is the request's own business

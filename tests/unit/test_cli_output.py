@@ -246,12 +246,14 @@ def test_every_keyword_of_the_api_finds_its_flag() -> None:
     assert options.flag_of(main.COMMANDS, "no_such_keyword") == ""
 
 
-def test_an_error_names_flags_of_the_command_that_ran_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_names_flags_of_the_command_that_ran_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """`name` is an option of other commands; download has none of that name."""
     assert options.flag_of(main.COMMANDS, "name") == "--name"
     error = errors.UsageError("no such thing.", option="name")
-    with pytest.raises(SystemExit), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(main.cli.commands["download"], "callback", lambda **_: (_ for _ in ()).throw(error))
+    monkeypatch.setattr(main.cli.commands["download"], "callback", lambda **_: (_ for _ in ()).throw(error))
+    with pytest.raises(SystemExit):
         main.cli.main(["download", "owner/repo"])
     assert capsys.readouterr().err == "Error: no such thing.\n"
     assert main.flags_for(error, main.cli.commands["tune"]) == "flag: --name"
