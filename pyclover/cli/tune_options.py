@@ -92,8 +92,8 @@ SWEEP.add("--spec-draft-adaptive", name="adaptive", metavar="on|off,…", type=s
           help="Whether the controller decides, with the draft's length as its ceiling. [default: off]",
           )  # fmt: skip
 SWEEP.add("--spec-draft-ahead", name="ahead", metavar="on|off,…", type=switches,
-          help="Whether the next draft is made in the pass that checks the last one. [default: off for drafts of a fixed "
-          "length]")  # fmt: skip
+          help="Whether the next draft is made in the pass that checks the last one. [default: off, but with the "
+          "controller as pays]")  # fmt: skip
 SWEEP.add("--auto/--no-auto", name="auto", help="Let the controller alone take part as well. [default: --auto]")
 SWEEP.add("--spec-accept-ratio", name="accept_ratio", metavar="R,…", type=numbers,
           help="Relaxed acceptance, which changes the text; never recommended. [default: none]")  # fmt: skip

@@ -100,7 +100,7 @@ def plot(out: Output, where: str | None, rows: Sequence[Row], title: str) -> Non
         if out.mode == "table":
             out.write("\n" + text)
     else:
-        drawing.png(rows, Path(where), title)
+        drawing.png(rows, Path(where), Path(title).name)
 
 
 def one_form(as_json: bool, as_csv: bool, as_yaml: bool) -> str:

@@ -8,8 +8,10 @@ moves only where the gain is out of the noise.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import product
 from typing import Any, Literal, Protocol
 
 from pyclover.engine.blocks import BlockParams
@@ -43,6 +45,9 @@ class Setting:
 
 # In the order of the search: with the wrong row nothing is accepted, so that comes first.
 NAMES = ("shift_logits", "history_query", "scale_activation", "expert_coreset", "rows")
+# Both weigh the state against the block's own rows, so two wrong ones can make up for each other: changed together too,
+# once neither alone is of use.
+TOGETHER = ("history_query", "scale_activation")
 
 
 def setting_of(params: BlockParams, rows: int) -> Setting:
@@ -61,7 +66,8 @@ class Trial:
     """A value that was compared with the best one so far.
 
     Attributes:
-        parameter, value, instead_of: what was tried in place of what, in pass `pass_` (from 1).
+        parameter, value, instead_of: what was tried in place of what, in pass `pass_` (from 1); "a and b" of two that
+            were changed together.
         accepted: mean accepted tokens a round. gain: over the other value, by prompt; low, high: 95 % interval of its
             median or None.
         p: one-sided p-value of a gain (sign flips of the prompts' differences). needed: below which it counts.
@@ -123,9 +129,6 @@ class Calibration:
         return {**asdict(self), "changes": self.changes}
 
 
-TrialFunction = Callable[[str, Any, int], None]
-
-
 def search(
     start: Setting,
     values: Mapping[str, Sequence[Any]],
@@ -136,6 +139,8 @@ def search(
 ) -> Calibration:
     """Coordinate search: along each parameter in turn, until a pass changes nothing, three passes at most.
 
+    A pass that changes nothing by one parameter tries those of TOGETHER at once.
+
     A value is taken when it accepts more on the prompts together and the p-value of its gain is below alpha divided by
     the number of alternatives there can be in all passes (Bonferroni), so that the chance to leave the start for noise
     is at most alpha.
@@ -144,7 +149,9 @@ def search(
         values: alternatives of each parameter of NAMES; its present value counts as one of them.
         score: measures settings; called once a parameter, with all its values.
     """
-    needed = alpha / max(1, PASSES * sum(max(0, len({*v, getattr(start, n)}) - 1) for n, v in values.items()))
+    ways = {n: len({*v, getattr(start, n)}) - 1 for n, v in values.items()}
+    together = math.prod(ways.get(n, 0) for n in TOGETHER)
+    needed = alpha / max(1, PASSES * (sum(ways.values()) + together))
     best = start
     scores: dict[Setting, tuple[float, ...]] = {}
     trials: list[Trial] = []
@@ -154,21 +161,28 @@ def search(
         if new:
             scores.update(zip(new, score(new), strict=True))
 
+    def step(names: Sequence[str], pass_: int) -> Setting:
+        """The best with other values of all these parameters, or as it was."""
+        others = [[v for v in dict.fromkeys(values.get(name, ())) if v != getattr(best, name)] for name in names]
+        changes = [dict(zip(names, chosen, strict=True)) for chosen in product(*others)]
+        if not changes:
+            return best
+        if progress is not None:
+            progress(pass_, _joined(names))
+        settings = [replace(best, **change) for change in changes]
+        measured([best, *settings])
+        found = [_trial(change, best, pass_, scores, needed) for change in changes]
+        better = [i for i, t in enumerate(found) if t.gain > 0 and t.p < needed]
+        winner = max(better, key=lambda i: found[i].gain, default=None)
+        trials.extend(replace(t, taken=i == winner) for i, t in enumerate(found))
+        return best if winner is None else settings[winner]
+
     for pass_ in range(1, PASSES + 1):
         before = best
         for name in NAMES:
-            others = [v for v in dict.fromkeys(values.get(name, ())) if v != getattr(best, name)]
-            if not others:
-                continue
-            if progress is not None:
-                progress(pass_, name)
-            measured([best, *(replace(best, **{name: v}) for v in others)])
-            found = [_trial(name, v, best, pass_, scores, needed) for v in others]
-            better = [t for t in found if t.gain > 0 and t.p < needed]
-            winner = max(better, key=lambda t: t.gain, default=None)
-            trials += [replace(t, taken=t is winner) for t in found]
-            if winner is not None:
-                best = replace(best, **{name: winner.value})
+            best = step((name,), pass_)
+        if best == before:
+            best = step(TOGETHER, pass_)
         if best == before:
             break
     measured([start, best])
@@ -184,13 +198,14 @@ def search(
 
 
 def _trial(
-    name: str, value: Any, best: Setting, pass_: int, scores: Mapping[Setting, tuple[float, ...]], needed: float
+    change: Mapping[str, Any], best: Setting, pass_: int, scores: Mapping[Setting, tuple[float, ...]], needed: float
 ) -> Trial:
-    own = scores[replace(best, **{name: value})]
+    own = scores[replace(best, **change)]
     differences = [y - x for x, y in zip(scores[best], own, strict=True)]
     interval = median_interval(differences)
     return Trial(
-        parameter=name, value=value, instead_of=getattr(best, name), pass_=pass_, accepted=mean(own),
+        parameter=_joined(change), value=_joined(change.values()),
+        instead_of=_joined(getattr(best, name) for name in change), pass_=pass_, accepted=mean(own),
         gain=mean(differences), low=interval[0] if interval else None, high=interval[1] if interval else None,
         p=sign_flip_p(differences), needed=needed, same=not any(differences),
     )  # fmt: skip
@@ -200,6 +215,8 @@ def _verdict(name: str, start: Setting, best: Setting, trials: Sequence[Trial], 
     """What can be said of a parameter, from the last comparison with each other value."""
     last = {t.value: t for t in trials if t.parameter == name and t.value != getattr(best, name)}
     mine = [t for t in trials if t.parameter == name and t.taken and t.value == getattr(best, name)]
+    both = [t for t in trials if t.parameter == _joined(TOGETHER) and t.taken] if name in TOGETHER else []
+    mine = both[-1:] or mine
     same = [t.value for t in last.values() if t.same and t.instead_of == getattr(best, name)]
     near = [
         t.value for t in last.values()
@@ -207,7 +224,9 @@ def _verdict(name: str, start: Setting, best: Setting, trials: Sequence[Trial], 
     ]  # fmt: skip
     value = getattr(best, name)
     if mine:
-        text = f"{value} in place of {getattr(start, name)}: {mine[-1].gain:+.2f} accepted tokens a round"
+        text = f"{value}" if getattr(start, name) == value else f"{value} in place of {getattr(start, name)}"
+        text += f" (with {mine[-1].parameter})" if both else ""
+        text += f": {mine[-1].gain:+.2f} accepted tokens a round"
         text += f", p = {mine[-1].p:.2g}"
     elif getattr(start, name) == value and not near and not same:
         text = f"{value} stays: everything else accepts less"
@@ -220,6 +239,12 @@ def _verdict(name: str, start: Setting, best: Setting, trials: Sequence[Trial], 
     if near:
         text += f"; not told from {_listed(near)}"
     return text
+
+
+def _joined(values: Iterable[Any]) -> Any:
+    """One value as it is, several as words."""
+    listed = list(values)
+    return listed[0] if len(listed) == 1 else " and ".join(map(str, listed))
 
 
 def _listed(values: Iterable[Any]) -> str:

@@ -28,6 +28,7 @@ class Run:
     """What one run gave; counts and times as in `Stats`.
 
     Attributes:
+        n_read: prompt tokens computed in prompt_s; block diffusion reads whole blocks alone there.
         decode_s: seconds in passes after the prompt and choosing tokens, for n_decoded tokens.
         passes_s: of them in passes.
         first_s: seconds from the call to the first token.
@@ -36,6 +37,7 @@ class Run:
     """
 
     n_prompt: int = 0
+    n_read: int = 0
     prompt_s: float = 0.0
     first_s: float = 0.0
     n_decoded: int = 0
@@ -90,7 +92,8 @@ def run_of(stats: Stats, first_s: float, tokens: Sequence[int]) -> Run:
     same = ("n_prompt", "prompt_s", "n_decoded", "rounds", "drafted", "accepted", "emitted", "n_plain", "previews",
             "commits", "preview_s", "verify_s", "rollback_s")  # fmt: skip
     return Run(
-        first_s=first_s, decode_s=stats.decode_s + stats.sample_s, passes_s=stats.decode_s, tokens=tuple(tokens),
+        first_s=first_s, n_read=stats.n_prompt_read, decode_s=stats.decode_s + stats.sample_s,
+        passes_s=stats.decode_s, tokens=tuple(tokens),
         **{name: getattr(stats, name) for name in same},
     )  # fmt: skip
 

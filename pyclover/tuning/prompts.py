@@ -47,7 +47,13 @@ class Prompt:
         if not self.chat:
             return clover.tokenize(self.text)
         message = [{"role": "user", "content": self.text}]
-        return clover.tokenize(clover.apply_chat_template(message, thinking=self.thinking))
+        try:
+            text = clover.apply_chat_template(message, thinking=self.thinking)
+        except UsageError as error:
+            if self.thinking is None or error.option != "thinking":
+                raise
+            text = clover.apply_chat_template(message)  # of a model that does not think
+        return clover.tokenize(text)
 
 
 def built_in(kinds: Iterable[str] = KINDS) -> tuple[Prompt, ...]:

@@ -18,10 +18,11 @@ COLUMNS = (
     "first token",
 )  # fmt: skip
 CSV_COLUMNS = (
-    "label", "mode", "n_max", "steps", "block", "p_min", "adaptive", "ahead", "accept_ratio", "accept_delta", "threshold",
-    "expert_coreset", "n_threads", "n_batch", "n_ubatch", "n_runs", "dropped_after", "prompt_tok_per_s", "tok_per_s",
-    "tok_per_s_low", "tok_per_s_high", "first_s", "ratio", "ratio_low", "ratio_high", "ratio_total", "ratio_n",
-    "ratio_over", "acceptance", "tokens_per_round", "tokens_needed", "tokens_per_pass", "changed", "n_changed",
+    "label", "mode", "n_max", "steps", "block", "p_min", "adaptive", "ahead", "accept_ratio", "accept_delta",
+    "threshold", "expert_coreset", "n_threads", "n_batch", "n_ubatch", "n_runs", "dropped_after", "prompt_tok_per_s",
+    "tok_per_s", "tok_per_s_low", "tok_per_s_high", "first_s", "ratio", "ratio_low", "ratio_high", "ratio_total",
+    "ratio_n", "ratio_over", "acceptance", "tokens_per_round", "tokens_needed", "tokens_per_pass", "changed",
+    "n_changed",
 )  # fmt: skip
 
 
@@ -41,10 +42,11 @@ def table(rows: Sequence[Row]) -> list[tuple[str, ...]]:
         r = row.ratio
         label = row.label + (f" (left after {row.dropped_after} turns)" if row.dropped_after is not None else "")
         out.append((
-            label, str(row.n_runs), _number(row.tok_per_s, 1), interval(row.tok_per_s_low, row.tok_per_s_high, 1),
+            label, str(row.n_runs), _number(row.tok_per_s or None, 1),
+            interval(row.tok_per_s_low, row.tok_per_s_high, 1),
             _number(r.total, 3) if r else "-", interval(r.low, r.high, 3) if r else "-",
             "-" if row.acceptance is None else f"{row.acceptance:.1%}", _number(row.tokens_per_round, 2),
-            _number(row.tokens_needed, 2), _number(row.prompt_tok_per_s, 1), f"{1000 * row.first_s:.1f} ms",
+            _number(row.tokens_needed, 2), _number(row.prompt_tok_per_s or None, 1), f"{1000 * row.first_s:.1f} ms",
         ))  # fmt: skip
     return out
 

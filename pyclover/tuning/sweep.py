@@ -20,9 +20,9 @@ MAX_BYTES = 1 << 20
 # The flag of each field; in a file the name without the dashes.
 FLAGS = {
     "n_max": "spec-draft-n-max", "steps": "spec-draft-steps", "block": "spec-draft-rows", "p_min": "spec-draft-p-min",
-    "adaptive": "spec-draft-adaptive", "ahead": "spec-draft-ahead", "accept_ratio": "spec-accept-ratio", "accept_delta": "spec-accept-delta",
-    "threshold": "diffusion-threshold", "expert_coreset": "expert-coreset", "n_threads": "threads",
-    "n_batch": "batch-size", "n_ubatch": "ubatch-size", "auto": "auto",
+    "adaptive": "spec-draft-adaptive", "ahead": "spec-draft-ahead", "accept_ratio": "spec-accept-ratio",
+    "accept_delta": "spec-accept-delta", "threshold": "diffusion-threshold", "expert_coreset": "expert-coreset",
+    "n_threads": "threads", "n_batch": "batch-size", "n_ubatch": "ubatch-size", "auto": "auto",
 }  # fmt: skip
 # What a file may say besides: how it is measured. Names of `tune`'s arguments.
 OTHERS = {

@@ -156,7 +156,7 @@ def _row(
     changed = [run.changed for run in runs if run.changed is not None]
     return Row(
         candidate=candidate, label=candidate.label, n_runs=len(runs), dropped_after=dropped,
-        prompt_tok_per_s=_median(run.n_prompt / run.prompt_s for run in runs if run.prompt_s > 0),
+        prompt_tok_per_s=_median(run.n_read / run.prompt_s for run in runs if run.n_read and run.prompt_s > 0),
         tok_per_s=_median(speeds), tok_per_s_low=interval[0] if interval else None,
         tok_per_s_high=interval[1] if interval else None,
         first_s=_median(run.first_s for run in runs if run.first_s > 0),

@@ -46,7 +46,8 @@ class World:
         n = candidate.n_max
         rounds = 60 // max(1, n)
         return Run(
-            n_prompt=40, prompt_s=0.4, first_s=0.41, n_decoded=60, decode_s=60 * PLAIN_S / speed, passes_s=0.5,
+            n_prompt=40, n_read=40, prompt_s=0.4, first_s=0.41, n_decoded=60, decode_s=60 * PLAIN_S / speed,
+            passes_s=0.5,
             rounds=rounds if n else 0, drafted=rounds * n, accepted=60 - rounds if n else 0, emitted=60 if n else 0,
             n_plain=0 if n else 60, tokens=tuple(range(60)),
         )  # fmt: skip
