@@ -24,7 +24,9 @@ LONG = "Tell me a story."
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with start_server("tiny", port=0, speculation=DraftSelf(n_max=7), defaults={"temperature": 0.0}) as s:
+    with start_server(
+        "tiny", port=0, speculation=DraftSelf(n_max=7, adaptive=False), defaults={"temperature": 0.0}
+    ) as s:
         yield s
 
 

@@ -169,7 +169,9 @@ def test_a_key_is_asked_for_everything_but_health_and_the_page() -> None:
 def test_the_log_goes_where_it_is_told(tmp_path: Path) -> None:
     lines: list[str] = []
     log = tmp_path / "serve.log"
-    with start_server("tiny", port=0, speculation=DraftSelf(n_max=7), log=lines.append, log_file=log) as server:
+    with start_server(
+        "tiny", port=0, speculation=DraftSelf(n_max=7, adaptive=False), log=lines.append, log_file=log
+    ) as server:
         assert server.pid is not None
     assert any("model loaded" in line for line in lines)
     assert "model loaded" in log.read_text(encoding="utf-8")

@@ -40,7 +40,9 @@ N_CLIENTS, N_REQUESTS = 8, 3
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with start_server("tiny", port=0, api_key=KEY, n_slots=4, speculation=DraftSelf(n_max=7), fit=False) as s:
+    with start_server(
+        "tiny", port=0, api_key=KEY, n_slots=4, speculation=DraftSelf(n_max=7, adaptive=False), fit=False
+    ) as s:
         yield s
 
 
