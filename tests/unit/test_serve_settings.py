@@ -192,6 +192,12 @@ def test_the_controller_decides_unless_told_otherwise() -> None:
     assert {"--spec-draft-adaptive", "--spec-draft-start-plain"} <= set(said("auto"))
 
 
+def test_the_server_makes_no_drafts_ahead() -> None:
+    with pytest.raises(UsageError, match="passes of their own") as caught:
+        ServerSettings(speculation=DraftSelf(n_max=7, ahead=True))
+    assert caught.value.option == "ahead"
+
+
 def test_auto_is_plain_where_nothing_can_be_drafted_and_shorter_where_slots_share_a_pass() -> None:
     auto = ServerSettings(speculation="auto", n_slots=4)
     assert auto.resolved(can_draft=False, n_rows=512).speculation is None
