@@ -384,8 +384,11 @@ def test_the_terminal_is_left_as_without_a_view(
     assert with_view.state() == without.state()
 
 
+# A carriage return or a backspace leaves text behind the cursor; a narrower window puts it below, where a view clears.
 @settings(SLOW, max_examples=300)
-@given(programs(SURE, resizes=True), terminals(wraps_anew=True), PLACES)
+@given(
+    programs(SURE.filter(lambda text: not set("\r\b") & set(text)), resizes=True), terminals(wraps_anew=True), PLACES
+)
 def test_a_terminal_that_wraps_anew_is_resized(
     program: list[tuple[str, Any]], model: dict[str, Any], place: tuple[int, int]
 ) -> None:
