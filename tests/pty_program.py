@@ -79,6 +79,12 @@ class PtyProgram:
         """Reads until the program waits for a line: only its line editor switches the wrapping of lines off."""
         return self.expect("\x1b[?7l")
 
+    def settle(self, quiet_s: float = 1.0) -> None:
+        """Reads and forgets what comes until nothing has come for so long."""
+        while self._read(quiet_s):
+            pass
+        self._at = len(self.seen)
+
     def finish(self, *, timeout: float = WAIT_S) -> int:
         """Reads all that comes until the program ends; returns its exit code."""
         end = time.monotonic() + timeout

@@ -179,6 +179,9 @@ def chat(
         speculation=speculation,
         request=request,
     )
+    piped = chat_pipe.messages(single=single)
+    if single:  # what is wrong with it is said before a model is loaded
+        piped = iter(list(piped))
     with contextlib.ExitStack() as stack:
         keywords = model_keywords(values)
         chosen = EMBEDDED_MODEL if model is None else model
@@ -206,7 +209,7 @@ def chat(
             )
             code = _at_terminal(out, conversation, view, chosen, history=not no_history)
         else:
-            code = chat_pipe.run(out, conversation, single=single, verbose=verbose)
+            code = chat_pipe.run(out, conversation, piped, verbose=verbose)
     if code:
         raise click.exceptions.Exit(code)
 
@@ -216,7 +219,7 @@ chat.params[:] = [param for param in chat.params if param.name not in ("grammar"
 
 
 def _at_terminal(out: Output, conversation: Conversation, view: AnswerView, model: str, *, history: bool) -> int:
-    from pyclover.cli.chat_answer import terminated_in_order
+    from pyclover.cli.chat_answer import ctrl_c_lost, terminated_in_order
     from pyclover.cli.chat_complete import CommandCompleter
     from pyclover.cli.chat_editor import LineEditor
     from pyclover.cli.chat_history import history_path
@@ -229,7 +232,7 @@ def _at_terminal(out: Output, conversation: Conversation, view: AnswerView, mode
         trouble=out.warn,
     )
     out.talk("/help shows the commands, Ctrl-D ends the chat.")
-    with terminated_in_order():
+    with terminated_in_order(), ctrl_c_lost():
         return TerminalChat(out, conversation, editor, view, model=model).run()
 
 

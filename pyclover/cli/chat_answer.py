@@ -6,6 +6,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from queue import SimpleQueue
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -18,31 +19,39 @@ if TYPE_CHECKING:
 _COMMANDS = {"thinking": "/think", "think_budget": "/think", "speculation": "/draft"}
 
 
+def _lost(signum: int, frame: FrameType | None) -> None:
+    """A Ctrl-C where there is nothing to stop: between the line editor, which reads it as a key, and an answer."""
+
+
+def ctrl_c_lost() -> contextlib.AbstractContextManager[None]:
+    """While the block runs, Ctrl-C as a signal does nothing, but in ctrl_c_stops()."""
+    return handled_by(_lost)
+
+
 @contextlib.contextmanager
 def ctrl_c_stops(model: ChatModel) -> Iterator[None]:
     """While the block runs, Ctrl-C does what cancel() does until the block ends, and nothing else."""
     done = threading.Event()
-    threads: list[threading.Thread] = []
+    asked: SimpleQueue[bool] = SimpleQueue()  # a Ctrl-C may come in the middle of what another one does: put() bears it
 
     def cancel() -> None:
+        if not asked.get():
+            return
         # again and again: a call forgets what was cancelled before it began, and this one may be about to begin
         while not done.is_set():
             with contextlib.suppress(CloverError):
                 model.cancel()
             done.wait(0.1)
 
-    def on_interrupt(signum: int, frame: FrameType | None) -> None:
-        if not threads:
-            threads.append(threading.Thread(target=cancel, daemon=True))
-            threads[0].start()
-
-    with handled_by(on_interrupt):
+    thread = threading.Thread(target=cancel, daemon=True)
+    with handled_by(lambda signum, frame: asked.put(True), instead_of=_lost):
+        thread.start()
         try:
             yield
         finally:
             done.set()
-            for thread in threads:  # the next answer is not meant
-                thread.join()
+            asked.put(False)
+            thread.join()  # the next answer is not meant
 
 
 @contextlib.contextmanager

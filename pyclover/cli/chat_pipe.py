@@ -48,7 +48,7 @@ def messages(*, single: bool) -> Iterator[str]:
             yield line.rstrip("\r\n")
 
 
-def run(out: Output, conversation: Conversation, *, single: bool, verbose: bool) -> int:
+def run(out: Output, conversation: Conversation, texts: Iterator[str], *, verbose: bool) -> int:
     """Answers every message; returns the exit code.
 
     Raises:
@@ -56,7 +56,7 @@ def run(out: Output, conversation: Conversation, *, single: bool, verbose: bool)
     """
     told: set[str] = set()
     reply: Reply | None = None
-    for text in messages(single=single):
+    for text in texts:
         reply = _answer(out, conversation, text)
         if reply is None:
             return CANCELLED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from pyclover.cli.output import Output
 
 
+IMPATIENCE_S = 1.0  # a Ctrl-C so soon after a stopped answer was meant for that
+
+
 class TerminalChat:
     """Reads messages and commands and answers, until the user ends it."""
 
@@ -33,6 +37,7 @@ class TerminalChat:
         self._view = view
         self._commands = Commands(out, conversation, view, model=model)
         self._told: set[str] = set()
+        self._stopped_s = float("-inf")  # when an answer was stopped last
 
     def run(self) -> int:
         """Talks; returns the exit code."""
@@ -43,6 +48,8 @@ class TerminalChat:
             except EOFError:
                 return 0
             except KeyboardInterrupt:
+                if time.monotonic() - self._stopped_s < IMPATIENCE_S:
+                    continue
                 if asked_to_end:
                     return CANCELLED
                 asked_to_end = True
@@ -53,6 +60,7 @@ class TerminalChat:
                 if not self._took(line):
                     return 0
             except KeyboardInterrupt:  # between the editor and the answer
+                self._stopped_s = time.monotonic()
                 self._note("stopped.")
             except CloverError as error:
                 self._fail(chat_answer.advice(error))
@@ -79,6 +87,7 @@ class TerminalChat:
             if reply is None:
                 return
             if reply.finish_reason == "cancelled":
+                self._stopped_s = time.monotonic()
                 self._note("stopped.")
             for note in reply.notes:
                 if note not in self._told:  # once

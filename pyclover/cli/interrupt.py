@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 CANCELLED = 130
+Handler = Callable[[int, FrameType | None], None]
 
 
 def _leave(signum: int, frame: FrameType | None) -> None:
@@ -21,13 +22,18 @@ def at_once() -> contextlib.AbstractContextManager[None]:
 
 
 @contextlib.contextmanager
-def handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """While the block runs, Ctrl-C calls the handler, unless somebody has changed what it does already."""
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+def handled_by(handler: Handler, *, instead_of: Handler | None = None) -> Iterator[None]:
+    """While the block runs, Ctrl-C calls the handler, unless somebody has changed what it does already.
+
+    Args:
+        instead_of: a handler of ours that may be in force, and is again afterwards.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler and (instead_of is None or before is not instead_of):
         yield  # somebody else decides what Ctrl-C does
         return
     signal.signal(signal.SIGINT, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, before)

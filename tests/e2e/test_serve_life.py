@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -164,6 +165,16 @@ def test_a_key_is_asked_for_everything_but_health_and_the_page() -> None:
         process = psutil.Process(server.pid)
         assert "sesame" not in " ".join(process.cmdline())
     assert not server.ready
+
+
+def test_a_burst_of_clients_that_never_finish_asking_keeps_nobody_out() -> None:
+    half = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
+    with start_server("tiny", port=0, n_slots=1) as server, contextlib.ExitStack() as stack:
+        waiting = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(100)]
+        for one in waiting:
+            one.sendall(half)
+        assert get(server.port, "/health")[0] == 200
+        assert get(server.port, "/slots")[0] == 200  # which the watchdog asks for
 
 
 def test_the_log_goes_where_it_is_told(tmp_path: Path) -> None:

@@ -68,9 +68,11 @@ def test_a_line_like_a_command_is_a_message_in_a_pipe(model: type[FakeClover]) -
 def test_single_takes_all_as_one_message(model: type[FakeClover]) -> None:
     assert run("-m", "x", "--single", stdin="say a\n\nb\n").stdout == "a\n\nb\n"
     assert model.asked == [[{"role": "user", "content": "say a\n\nb"}]]
+    model.opened.clear()
     empty = run("-m", "x", "--single", stdin="\n")
     assert (empty.stdout, empty.exit_code) == ("", 2)
     assert empty.stderr.endswith("standard input is empty: pipe a message into it.\n")
+    assert model.opened == []  # before a model is loaded
 
 
 def test_no_message_is_no_failure() -> None:
