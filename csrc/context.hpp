@@ -52,6 +52,7 @@ struct pc_context {
     // A draft that was made in the pass that checked the one before it. It is good behind so many tokens of history, when
     // the pending token is the one that it was made for.
     std::vector<llama_token> next_draft;
+    double draft_build_s = 0.0; // of the last draft's time: graphs
     size_t next_draft_at = 0;
     llama_token next_draft_after = LLAMA_TOKEN_NULL;
 

@@ -221,8 +221,10 @@ std::vector<llama_token> drafted(pc_context & c, int32_t n, const pc_draft_param
     c.logits_ready = false;
     c.n_fresh = 0; // a block pass brings the recurrent state up to date
     c.spec.previews += (uint64_t) std::min(p.n_steps, n);
+    const double built_s = llama_clover_build_s(c.ctx);
     stopwatch watch(c.spec.preview_s);
     const int32_t rc = clover_draft(c.ctx, requests, n, params);
+    c.draft_build_s = llama_clover_build_s(c.ctx) - built_s;
     if (rc == CLOVER_DRAFT_NO_LOGITS) {
         refuse_numbers(c);
     }
@@ -412,6 +414,29 @@ uint64_t sum(const uint64_t (&counts)[31]) {
     return n;
 }
 
+static_assert(PC_N_WAYS == DRAFT_WAYS, "ways to make a draft");
+
+draft_may allowed(bool ahead, int32_t ways, int32_t full_rows) {
+    draft_may may;
+    may.ahead = ahead;
+    may.full_rows = (ways & PC_WAY_FULL_BLOCK) != 0 ? full_rows : 0;
+    may.two_steps = (ways & PC_WAY_TWO_STEPS) != 0;
+    may.few_experts = (ways & PC_WAY_FEW_EXPERTS) != 0;
+    return may;
+}
+
+// What is left of the ways that the caller allows.
+draft_may allowed_here(const pc_context & c, const pc_draft_params & p) {
+    const clover_block_params & block = llama_clover_get_block_params(c.ctx);
+    const size_t full = std::min({ (size_t) block.block_length, (size_t) c.n_batch, (size_t) llama_n_ubatch(c.ctx),
+                                   (size_t) c.n_outputs, c.n_ctx - c.history.size() });
+    draft_may may = allowed(p.ahead != 0 && p.n_steps == 1 && !c.snapshots, p.ways, p.n_rows == 0 ? (int32_t) full : 0);
+    may.two_steps = may.two_steps && p.n_steps == 1;
+    may.few_experts = may.few_experts && block.expert_coreset == 0 && block.expert_coreset_share == 0.0f &&
+                      llama_clover_few_experts(c.model->model) > 0;
+    return may;
+}
+
 // Undoes what the last round left behind before anything else is timed.
 void settle_first(pc_context & c, draft_controller & controller) {
     if (c.n_beyond == 0) {
@@ -452,6 +477,10 @@ extern "C" int pc_controller_get_state(const pc_controller * controller, pc_cont
         state.n_rounds = c.n_rounds;
         state.n_probes = c.n_probes;
         state.n_ahead = c.n_ahead;
+        state.way = c.best_way();
+        for (int32_t way = 0; way < PC_N_WAYS; way++) {
+            state.rounds_of_way[way] = c.rounds_of((draft_way) way);
+        }
         state.plain_s = c.plain_s();
         state.tokens_per_s[0] = c.tokens_per_s(0);
         for (int32_t n = 1; n <= DRAFT_N_MAX; n++) {
@@ -464,12 +493,14 @@ extern "C" int pc_controller_get_state(const pc_controller * controller, pc_cont
     });
 }
 
-extern "C" int pc_controller_choose(pc_controller * controller, uint64_t n_left, int32_t may_ahead, int32_t * n,
-                                    int32_t * ahead) {
+extern "C" int pc_controller_choose(pc_controller * controller, uint64_t n_left, int32_t may_ahead, int32_t ways,
+                                    int32_t full_rows, int32_t * n, int32_t * ahead, int32_t * way) {
     return guarded([&] {
-        const draft_choice choice = required(controller, "controller")->controller.choose(n_left, may_ahead != 0);
+        const draft_may may = allowed(may_ahead != 0, ways, full_rows);
+        const draft_choice choice = required(controller, "controller")->controller.choose(n_left, may);
         *required(n, "n") = choice.n;
         *required(ahead, "ahead") = choice.ahead ? 1 : 0;
+        *required(way, "way") = choice.way;
     });
 }
 
@@ -505,9 +536,15 @@ extern "C" int pc_context_auto_step(pc_context * context, pc_sampler * sampler, 
         }
         settle_first(c, decides);
         const size_t room = c.n_ctx > c.history.size() ? c.n_ctx - c.history.size() - 1 : 0;
-        const draft_choice choice = decides.choose(n_left, p.ahead != 0 && p.n_steps == 1 && !c.snapshots);
+        const draft_may may = allowed_here(c, p);
+        const draft_choice choice = decides.choose(n_left, may);
         const int32_t n = std::min({ choice.n, p.n_max, (int32_t) room, std::max(0, (int32_t) c.n_batch - 1) });
         double seconds = 0.0;
+        const double built_before_s = llama_clover_build_s(c.ctx);
+        const auto built_s = [&] {
+            return llama_clover_build_s(c.ctx) - built_before_s;
+        };
+        c.draft_build_s = 0.0;
         if (n < 1) {
             *n_tokens = 0;
             {
@@ -516,7 +553,8 @@ extern "C" int pc_context_auto_step(pc_context * context, pc_sampler * sampler, 
             }
             if (status == PC_OK) {
                 *n_tokens = 1;
-                decides.saw_plain(seconds);
+                decides.saw_plain(std::max(0.0, seconds - built_s()));
+                decides.saw_build(built_s());
             }
             return;
         }
@@ -526,6 +564,14 @@ extern "C" int pc_context_auto_step(pc_context * context, pc_sampler * sampler, 
         if (p.n_rows != 0 && p.n_rows <= n) {
             p.n_rows = 0;
         }
+        if (choice.way == DRAFT_FULL_BLOCK && n < may.full_rows) {
+            p.n_rows = may.full_rows;
+        }
+        if (choice.way == DRAFT_TWO_STEPS && n > 1) {
+            p.n_steps = 2;
+        }
+        const clover_experts_for_now experts(c.ctx,
+                                             choice.way == DRAFT_FEW_EXPERTS ? llama_clover_few_experts(c.model->model) : 0);
         const pc_spec_stats before = c.spec;
         {
             stopwatch watch(seconds);
@@ -533,9 +579,12 @@ extern "C" int pc_context_auto_step(pc_context * context, pc_sampler * sampler, 
         }
         const auto n_drafted = (int32_t) (sum(c.spec.drafted_at) - sum(before.drafted_at));
         if (status == PC_OK && n_drafted > 0) {
-            const double preview_s = c.spec.preview_s - before.preview_s;
-            decides.saw_round(preview_s > 0.0 ? n : n_drafted, n_drafted, (int32_t) (c.spec.accepted - before.accepted),
-                              preview_s, seconds - preview_s, c.spec.ahead > before.ahead, c.spec.ahead_used > before.ahead_used);
+            const double whole_s = c.spec.preview_s - before.preview_s;
+            const double preview_s = std::max(whole_s > 0.0 ? 1e-9 : 0.0, whole_s - c.draft_build_s);
+            const double verify_s = std::max(0.0, seconds - whole_s - (built_s() - c.draft_build_s));
+            decides.saw_round(whole_s > 0.0 ? n : n_drafted, n_drafted, (int32_t) (c.spec.accepted - before.accepted), preview_s,
+                              verify_s, c.spec.ahead > before.ahead, c.spec.ahead_used > before.ahead_used);
+            decides.saw_build(built_s());
         }
     });
     return own != PC_OK ? own : status;
@@ -628,4 +677,12 @@ extern "C" int pc_context_commit(pc_context * context, const int32_t * tokens, s
 
 extern "C" int pc_context_get_spec_stats(const pc_context * context, pc_spec_stats * out) {
     return guarded([&] { *required(out, "out") = required(context, "context")->spec; });
+}
+
+extern "C" int pc_context_graphs(const pc_context * context, uint64_t * n_built, double * seconds) {
+    return guarded([&] {
+        const pc_context & c = *required(context, "context");
+        *required(n_built, "n_built") = llama_clover_graphs_built(c.ctx);
+        *required(seconds, "seconds") = llama_clover_build_s(c.ctx);
+    });
 }

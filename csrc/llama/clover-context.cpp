@@ -2,6 +2,7 @@
 
 #include "llama-clover.h"
 
+#include "clover-graphs.h"
 #include "llama-batch.h"
 #include "llama-context.h"
 #include "llama-impl.h"
@@ -42,6 +43,34 @@ void llama_clover_set_block_params(llama_context * ctx, const clover_block_param
         throw std::invalid_argument(wrong);
     }
     ctx->set_clover_block(params);
+}
+
+double llama_clover_build_s(const llama_context * ctx) {
+    return 1e-6 * (double) ctx->clover_build_time_us();
+}
+
+uint64_t llama_clover_graphs_built(const llama_context * ctx) {
+    return ctx->clover_graphs_built();
+}
+
+uint32_t llama_clover_few_experts(const llama_model * model) {
+    const uint32_t n = std::max(2 * model->hparams.n_expert_used_max(), model->hparams.n_expert / 8);
+    return n < model->hparams.n_expert ? n : 0;
+}
+
+clover_experts_for_now::clover_experts_for_now(llama_context * ctx, uint32_t n_experts)
+    : ctx(n_experts > 0 ? ctx : nullptr), before(llama_clover_get_block_params(ctx)) {
+    if (this->ctx != nullptr) {
+        clover_block_params params = before;
+        params.expert_coreset = n_experts;
+        llama_clover_set_block_params(ctx, params);
+    }
+}
+
+clover_experts_for_now::~clover_experts_for_now() {
+    if (ctx != nullptr) {
+        llama_clover_set_block_params(ctx, before);
+    }
 }
 
 void llama_context::set_clover_block(const clover_block_params & params) {
@@ -125,5 +154,100 @@ int llama_context::process_block(const llama_batch_ext & batch) {
         decltype(sampling.samplers) & samplers;
         decltype(sampling.samplers) kept;
     } aside(sampling.samplers);
+    // what decode() may do with the scheduler beside its pass is done with the context's own
+    sched_reserve();
+    memory_update(false);
+    clover_turn turn(*this, clover_kept->block);
     return decode(batch, true);
+}
+
+clover_turn::clover_turn(llama_context & ctx, clover_graphs & graphs) : ctx(ctx), graphs(graphs) {
+    ctx.clover_swap(graphs);
+}
+
+clover_turn::~clover_turn() {
+    ctx.clover_swap(graphs);
+}
+
+void llama_context::clover_swap(clover_graphs & graphs) {
+    std::swap(sched, graphs.sched);
+    std::swap(gf_res_prev, graphs.results);
+    std::swap(gf_res_prev_active, graphs.active);
+}
+
+void llama_context::clover_reserve(const llama_memory_context_i * mctx, uint32_t n_tokens) {
+    clover_kept.reset();
+    if (model.arch != LLM_ARCH_CLOVER_MOE || mctx == nullptr) {
+        return;
+    }
+    clover_kept = std::make_shared<clover_kept_graphs>();
+    const bool no_alloc = model.hparams.no_alloc;
+    const bool takes_back = cparams.n_rs_seq > 0;
+    const size_t max_nodes = graph_max_nodes(n_tokens);
+    const auto prepare = [&](clover_graphs & graphs) {
+        graphs.sched.reset(ggml_backend_sched_new(backend_ptrs.data(), backend_buft.data(), (int) backend_ptrs.size(), max_nodes,
+                                                  false, cparams.op_offload));
+        graphs.sizes.assign(backend_ptrs.size(), 0);
+    };
+    bool reserved = true;
+    const auto reserve = [&](clover_graphs & graphs, uint32_t n_rows, uint32_t n_seqs, llm_graph_type type) {
+        prepare(graphs);
+        clover_turn turn(*this, graphs);
+        reserved = reserved && graph_reserve(n_rows, n_seqs, std::min(n_rows, cparams.n_outputs_max), mctx, no_alloc,
+                                             no_alloc ? graphs.sizes.data() : nullptr, type) != nullptr;
+    };
+    // one sequence: blocks of any kind, and drafts that may look ahead; several: drafts alone
+    const uint32_t n_seqs = cparams.n_seq_max;
+    const uint32_t n_block = cparams.clover_block.block_length;
+    const uint32_t n_draft = cparams.n_rs_seq + 1;
+    if (llama_clover_has_block_pass(model)) {
+        reserve(clover_kept->block, std::min(n_tokens, n_seqs > 1 && takes_back ? n_draft * n_seqs : n_block * n_seqs), n_seqs,
+                LLM_GRAPH_TYPE_DECODER_BLOCK);
+    }
+    if (takes_back) {
+        reserve(clover_kept->check, std::min({ n_tokens, CLOVER_CHECK_MAX, n_seqs > 1 ? n_draft * n_seqs : n_draft + n_block }),
+                1, LLM_GRAPH_TYPE_DEFAULT);
+    }
+    const auto * hybrid = dynamic_cast<const llama_memory_hybrid *>(memory.get());
+    if (hybrid != nullptr && hybrid->get_mem_recr()->log) {
+        clover_graphs & replay = clover_kept->replay;
+        prepare(replay);
+        replay.results[0] = std::make_unique<llm_graph_result>(max_nodes);
+        reserved = reserved && clover_reserve_replay(*hybrid->get_mem_recr(), no_alloc);
+    }
+    if (!reserved) {
+        throw std::runtime_error("failed to allocate compute buffers of the block pass");
+    }
+    const auto mib = [&](const clover_graphs & graphs) {
+        size_t size = 0;
+        for (size_t i = 0; i < backend_ptrs.size(); ++i) {
+            size += clover_compute_size(graphs, i);
+        }
+        return double(size) / 1024.0 / 1024.0;
+    };
+    LLAMA_LOG_INFO("%s: compute buffers of blocks, checks and rows applied again = %.2f, %.2f, %.2f MiB\n", __func__,
+                   mib(clover_kept->block), mib(clover_kept->check), mib(clover_kept->replay));
+}
+
+std::shared_ptr<void> llama_context::clover_check(const llama_batch_ext & batch) {
+    const size_t n_rows = batch.tokens.size();
+    if (!clover_kept || !clover_kept->check.sched || n_rows < 2 || n_rows > CLOVER_CHECK_MAX) {
+        return nullptr;
+    }
+    sched_reserve();
+    memory_update(false);
+    return std::make_shared<clover_turn>(*this, clover_kept->check);
+}
+
+size_t llama_context::clover_compute_size(const clover_graphs & graphs, size_t i_backend) const {
+    if (!graphs.sched) {
+        return 0;
+    }
+    return model.hparams.no_alloc ? graphs.sizes[i_backend]
+                                  : ggml_backend_sched_get_buffer_size(graphs.sched.get(), backend_ptrs[i_backend]);
+}
+
+size_t llama_context::clover_compute_size(size_t i_backend) const {
+    return clover_compute_size(clover_kept->block, i_backend) + clover_compute_size(clover_kept->check, i_backend) +
+           clover_compute_size(clover_kept->replay, i_backend);
 }

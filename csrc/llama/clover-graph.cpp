@@ -172,9 +172,10 @@ ggml_tensor * clover_graph::gdn_output(ggml_tensor * out, ggml_tensor * x, int i
 // What the graph takes from the memory beside its tensors, and what therefore has to be the same for its reuse.
 class clover_pass_input : public llm_graph_input_i {
   public:
-    clover_pass_input(const llama_memory_hybrid_context * memory, ggml_tensor * mask, const llama_ubatch & ubatch)
+    clover_pass_input(const llama_memory_hybrid_context * memory, ggml_tensor * mask, const llama_ubatch & ubatch,
+                      const clover_block_params & block)
         : n_kept(memory->get_recr()->n_kept(ubatch)), n_ahead(memory->get_recr()->n_ahead()),
-          moves(memory->get_recr()->moves(ubatch)), memory(memory), mask(mask) {
+          moves(memory->get_recr()->moves(ubatch)), block(block), memory(memory), mask(mask) {
         GGML_ASSERT(n_ahead == 0 || (ubatch.n_seqs == 1 && n_ahead < (int64_t) ubatch.n_seq_tokens));
     }
 
@@ -193,7 +194,8 @@ class clover_pass_input : public llm_graph_input_i {
     bool can_reuse(const llm_graph_params & other) override {
         memory = static_cast<const llama_memory_hybrid_context *>(other.mctx);
         const auto * states = memory->get_recr();
-        return n_kept == states->n_kept(other.ubatch) && n_ahead == states->n_ahead() && moves == states->moves(other.ubatch);
+        return n_kept == states->n_kept(other.ubatch) && n_ahead == states->n_ahead() && moves == states->moves(other.ubatch) &&
+               (n_ahead == 0 || block == other.cparams.clover_block);
     }
 
     const int64_t n_kept;  // last rows of each sequence that are kept beside a state from before them
@@ -201,6 +203,7 @@ class clover_pass_input : public llm_graph_input_i {
     const bool moves;      // a state is read from another place than it is written to
 
   private:
+    const clover_block_params block; // how the rows ahead are computed
     const llama_memory_hybrid_context * memory;
     ggml_tensor * mask;
 };
@@ -209,7 +212,7 @@ clover_graph_causal::clover_graph_causal(const llama_model & model, const llm_gr
     : clover_graph(model, params) {
     inp = build_inp_mem_hybrid();
     auto input = std::make_unique<clover_pass_input>(static_cast<const llama_memory_hybrid_context *>(mctx),
-                                                     inp->get_attn()->self_kq_mask, ubatch);
+                                                     inp->get_attn()->self_kq_mask, ubatch, block);
     pass = static_cast<clover_pass_input *>(res->add_input(std::move(input)));
     build(pass->n_ahead == 0 || !clover_uses_coreset(block));
 }

@@ -1,5 +1,6 @@
 #include "clover-log.h"
 
+#include "clover-graphs.h"
 #include "llama-context.h"
 #include "llama-impl.h"
 #include "llama-memory-hybrid.h"
@@ -119,6 +120,26 @@ static void replay_layer(ggml_context * ctx, ggml_cgraph * gf, const llama_model
     ggml_build_forward_expand(gf, ggml_cpy(ctx, last, place));
 }
 
+static void build_replay(llm_graph_result & res, const llama_model & model, const llama_memory_recurrent & states,
+                         const clover_replayed & rows) {
+    res.reset();
+    for (const auto & [cell, n] : rows) {
+        for (int il = 0; il < (int) model.hparams.n_layer(); ++il) {
+            if (model.hparams.is_recr((uint32_t) il)) {
+                replay_layer(res.get_ctx(), res.get_gf(), model, states, il, cell, n);
+            }
+        }
+    }
+}
+
+// More than replay_layer() makes of nodes and of tensors that are none.
+static constexpr size_t REPLAY_NODES = 40;
+
+// How many cells a graph has room for.
+static size_t clover_cells_at_once(const llama_model & model, size_t max_nodes) {
+    return std::max<size_t>(1, max_nodes / (REPLAY_NODES * model.hparams.n_layer()));
+}
+
 // Whether a ubatch, which is about to get its cells, needs the state of a cell or may move it; nullptr: whoever reads all.
 // What other sequences kept in the same batch stays: it may yet be taken back.
 static bool reads(const llama_memory_recurrent & memory, const llama_ubatch * ubatch, uint32_t cell) {
@@ -141,40 +162,62 @@ bool llama_context::clover_replay(const llama_ubatch * ubatch) {
             cells.push_back(cell);
         }
     }
-    if (cells.empty()) {
-        return true;
-    }
-
-    ggml_backend_sched_reset(sched.get());
-    for (auto & res : gf_res_prev) { // they were allocated by it
-        if (res) {
-            res->reset();
+    const size_t at_once = clover_cells_at_once(model, (size_t) gf_res_reserve->get_max_nodes());
+    for (size_t first = 0; first < cells.size(); first += at_once) {
+        const size_t n = std::min(cells.size() - first, at_once);
+        clover_replayed rows;
+        for (size_t i = first; i < first + n; ++i) {
+            rows.emplace_back(cells[i], pending[cells[i]]);
+        }
+        if (!clover_apply(*states, rows)) {
+            LLAMA_LOG_ERROR("%s: the recurrent state could not be brought up to date\n", __func__);
+            return false;
+        }
+        for (const auto & entry : rows) {
+            pending[entry.first] = 0;
         }
     }
-    gf_res_prev_active = nullptr;
+    return true;
+}
 
-    auto * res = get_gf_res_reserve();
-    res->reset();
-    for (const uint32_t cell : cells) {
-        for (int il = 0; il < (int) model.hparams.n_layer(); ++il) {
-            if (model.hparams.is_recr((uint32_t) il)) {
-                replay_layer(res->get_ctx(), res->get_gf(), model, *states, il, cell, pending[cell]);
-            }
+// The graph is used again where the last one applied as many rows of the same cells: it takes nothing from outside.
+bool llama_context::clover_apply(const llama_memory_recurrent & states, const clover_replayed & rows) {
+    clover_turn turn(*this, clover_kept->replay);
+    llm_graph_result * res = gf_res_prev[0].get();
+    if (gf_res_prev_active == nullptr || clover_kept->replayed != rows) {
+        const int64_t t_build_us = ggml_time_us();
+        gf_res_prev_active = nullptr;
+        build_replay(*res, model, states, rows);
+        ggml_backend_sched_reset(sched.get());
+        if (!ggml_backend_sched_alloc_graph(sched.get(), res->get_gf())) {
+            return false;
         }
+        gf_res_prev_active = res;
+        clover_kept->replayed = rows;
+        clover_build_us += ggml_time_us() - t_build_us;
+        clover_n_built++;
     }
     // half of it done would be neither the state before nor the one after: it is short enough not to be stopped
     const auto callback = abort_callback;
     const auto data = abort_callback_data;
     set_abort_callback(nullptr, nullptr);
-    const bool done =
-        ggml_backend_sched_alloc_graph(sched.get(), res->get_gf()) && graph_compute(res->get_gf(), false) == GGML_STATUS_SUCCESS;
+    const bool done = graph_compute(res->get_gf(), false) == GGML_STATUS_SUCCESS;
     set_abort_callback(callback, data);
-    if (!done) {
-        LLAMA_LOG_ERROR("%s: the recurrent state could not be brought up to date\n", __func__);
-        return false;
+    return done;
+}
+
+bool llama_context::clover_reserve_replay(const llama_memory_recurrent & states, bool no_alloc) {
+    clover_graphs & graphs = clover_kept->replay;
+    llm_graph_result & res = *graphs.results[0];
+    clover_replayed rows;
+    const size_t n_cells = std::min<size_t>(states.size, clover_cells_at_once(model, (size_t) res.get_max_nodes()));
+    for (uint32_t cell = 0; cell < n_cells; ++cell) {
+        rows.emplace_back(cell, states.log->n_rows());
     }
-    for (const uint32_t cell : cells) {
-        pending[cell] = 0;
+    build_replay(res, model, states, rows);
+    if (no_alloc) {
+        ggml_backend_sched_reserve_size(graphs.sched.get(), res.get_gf(), graphs.sizes.data());
+        return true;
     }
-    return true;
+    return ggml_backend_sched_reserve(graphs.sched.get(), res.get_gf());
 }

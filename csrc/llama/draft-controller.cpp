@@ -19,8 +19,12 @@ constexpr int32_t PLAIN_FIRST = 3;
 constexpr double AHEAD_COST = 0.6;   // of a preview, for its rows in another pass; not known
 constexpr uint64_t AHEAD_TRIES = 3;  // rounds, before it is believed what they say
 constexpr uint64_t AHEAD_EVERY = 64; // rounds, at most, between two tries of it where it does not pay
-constexpr uint64_t PLAIN_EVERY = 40; // rounds, then a plain step is measured again
-constexpr uint64_t PROBE_EVERY = 12; // steps, at least, between two probes
+constexpr uint64_t WAY_TRIES = 4;    // rounds, before it is believed what they say
+constexpr uint64_t WAY_EVERY = 256;  // rounds, at most, between two tries of a way that was not the best
+constexpr double WAY_SHARE = 0.01;   // of all time that may be lost to learn about other ways
+constexpr double WAY_COST[DRAFT_WAYS] = { 1.0, 1.15, 2.0, 0.85 }; // previews', against those as asked; not known
+constexpr uint64_t PLAIN_EVERY = 40;                              // rounds, then a plain step is measured again
+constexpr uint64_t PROBE_EVERY = 12;                              // steps, at least, between two probes
 
 } // namespace
 
@@ -37,6 +41,17 @@ void recent_median::add(double x) {
 
 draft_controller::draft_controller(int32_t n_max, bool start_plain)
     : n_max(std::clamp(n_max, 1, DRAFT_N_MAX)), start_plain(start_plain) {
+}
+
+// The number of tokens closest to n of which something is known; 0: there is none.
+static int32_t nearest(const std::array<recent_median, DRAFT_N_MAX + 1> & seen, int32_t n) {
+    int32_t best = 0;
+    for (int32_t i = 1; i <= DRAFT_N_MAX; i++) {
+        if (seen[i].known && (best == 0 || std::abs(i - n) < std::abs(best - n))) {
+            best = i;
+        }
+    }
+    return best;
 }
 
 // By tokens drafted: what was seen, between what was seen, or beyond it with the slope before.
@@ -68,44 +83,65 @@ static double interpolated(const std::array<recent_median, DRAFT_N_MAX + 1> & se
     return low_value + slope * double(n - low);
 }
 
-double draft_controller::preview_s(int32_t n) const {
-    // not known at all: a little more than a plain step, and nearly the same for any number of rows
-    return interpolated(preview, n, plain.value * 1.1, plain.value * 0.02);
+bool draft_controller::possible(draft_way way, int32_t n) const {
+    switch (way) {
+    case DRAFT_FULL_BLOCK:
+        return n + 1 < may.full_rows;
+    case DRAFT_TWO_STEPS:
+        return may.two_steps && n >= 2;
+    case DRAFT_FEW_EXPERTS:
+        return may.few_experts;
+    default:
+        return true;
+    }
+}
+
+double draft_controller::preview_s(draft_way way, int32_t n) const {
+    const auto & seen = ways[way].preview;
+    if (way == DRAFT_AS_ASKED) {
+        // not known at all: a little more than a plain step, and nearly the same for any number of rows
+        return interpolated(seen, n, plain.value * 1.1, plain.value * 0.02);
+    }
+    // as much more as where it is known
+    const double asked = preview_s(DRAFT_AS_ASKED, n);
+    const int32_t near = nearest(seen, n);
+    return near == 0 ? asked * WAY_COST[way] : asked * seen[near].value / std::max(preview_s(DRAFT_AS_ASKED, near), 1e-12);
 }
 
 double draft_controller::verify_s(int32_t n) const {
     return interpolated(verify, n, plain.value, plain.value * 0.08);
 }
 
-double draft_controller::acceptance_of(int32_t i, double before, double optimism) const {
-    const position & p = at[i];
-    const double belief = i == 1 ? FIRST_ACCEPTANCE : before * LATER_ACCEPTANCE;
+double draft_controller::acceptance_of(draft_way way, int32_t i, double before, double optimism) const {
+    const position & p = ways[way].at[i];
+    double belief = i == 1 ? FIRST_ACCEPTANCE : before * LATER_ACCEPTANCE;
+    if (way != DRAFT_AS_ASKED) { // no worse than the usual, until something else is known
+        const position & usual = ways[DRAFT_AS_ASKED].at[i];
+        belief = (usual.accepted + PRIOR * belief) / (usual.accepted + usual.rejected + PRIOR);
+    }
     const double weight = p.accepted + p.rejected + PRIOR;
     const double mean = (p.accepted + PRIOR * belief) / weight;
     return std::clamp(mean + optimism * std::sqrt(mean * (1.0 - mean) / weight), 0.0, 1.0);
 }
 
 double draft_controller::acceptance(int32_t i) const {
+    const draft_way way = best_way();
     double a = 0.0;
     for (int32_t k = 1; k <= i; k++) {
-        a = acceptance_of(k, a, 0.0);
+        a = acceptance_of(way, k, a, 0.0);
     }
     return a;
 }
 
-draft_controller::outlook draft_controller::outlook_of(int32_t n, double optimism) const {
+draft_controller::outlook draft_controller::outlook_of(draft_way way, int32_t n, double optimism) const {
     outlook out = { 1.0, 1.0 };
     double a = 0.0;
     for (int32_t i = 1; i <= n; i++) {
-        a = acceptance_of(i, a, optimism);
+        a = acceptance_of(way, i, a, optimism);
         out.whole *= a;
         out.tokens += out.whole;
     }
     return out;
-}
-
-double draft_controller::expected_tokens(int32_t n) const {
-    return outlook_of(n, 0.0).tokens;
 }
 
 // Not known at this length: as much more than a check alone as where it is known, and else a part of a preview more.
@@ -113,68 +149,93 @@ double draft_controller::ahead_s(int32_t n) const {
     if (verify_ahead[n].known) {
         return verify_ahead[n].value;
     }
-    int32_t nearest = 0;
-    for (int32_t i = 1; i <= DRAFT_N_MAX; i++) {
-        if (verify_ahead[i].known && (nearest == 0 || std::abs(i - n) < std::abs(nearest - n))) {
-            nearest = i;
-        }
-    }
-    const double more = nearest > 0
-                            ? std::max(0.0, verify_ahead[nearest].value - verify_s(nearest)) / std::max(preview_s(nearest), 1e-12)
-                            : AHEAD_COST;
-    return verify_s(n) + more * preview_s(n);
+    const int32_t near = nearest(verify_ahead, n);
+    const double more =
+        near > 0 ? std::max(0.0, verify_ahead[near].value - verify_s(near)) / std::max(preview_s(DRAFT_AS_ASKED, near), 1e-12)
+                 : AHEAD_COST;
+    return verify_s(n) + more * preview_s(DRAFT_AS_ASKED, n);
 }
 
-double draft_controller::rate_ahead(int32_t n, double optimism) const {
-    const outlook round = outlook_of(n, optimism);
+double draft_controller::rate_ahead(int32_t n, const outlook & round, double optimism) const {
     const double weight = used_ahead.accepted + used_ahead.rejected + PRIOR;
     const double mean = (used_ahead.accepted + PRIOR * FIRST_ACCEPTANCE) / weight;
     const double used = std::clamp(mean + optimism * std::sqrt(mean * (1.0 - mean) / weight), 0.0, 1.0);
-    const double seconds = ahead_s(n) + (1.0 - round.whole * used) * preview_s(n) + (1.0 - round.whole) * rollback.value;
+    const double seconds =
+        ahead_s(n) + (1.0 - round.whole * used) * preview_s(DRAFT_AS_ASKED, n) + (1.0 - round.whole) * rollback.value;
     return seconds > 0.0 ? round.tokens / seconds : 0.0;
 }
 
-double draft_controller::rate(int32_t n, double optimism) const {
-    const double two = rate_two(n, optimism);
-    return n > 0 && may_ahead && n_ahead >= AHEAD_TRIES ? std::max(two, rate_ahead(n, optimism)) : two;
+double draft_controller::rate(draft_way way, int32_t n, const outlook & round, double optimism) const {
+    const double seconds = preview_s(way, n) + verify_s(n) + (1.0 - round.whole) * rollback.value;
+    const double two = seconds > 0.0 ? round.tokens / seconds : 0.0;
+    return way == DRAFT_AS_ASKED && may.ahead && n_ahead >= AHEAD_TRIES ? std::max(two, rate_ahead(n, round, optimism)) : two;
 }
 
-double draft_controller::rate_two(int32_t n, double optimism) const {
-    if (n == 0) {
-        return plain.value > 0.0 ? 1.0 / plain.value : 0.0;
-    }
-    const outlook round = outlook_of(n, optimism);
-    const double seconds = preview_s(n) + verify_s(n) + (1.0 - round.whole) * rollback.value;
-    return seconds > 0.0 ? round.tokens / seconds : 0.0;
+double draft_controller::rate_of(draft_way way, int32_t n, double optimism) const {
+    return rate(way, n, outlook_of(way, n, optimism), optimism);
+}
+
+double draft_controller::rate_plain() const {
+    return plain.value > 0.0 ? 1.0 / plain.value : 0.0;
 }
 
 double draft_controller::tokens_per_s(int32_t n) const {
-    return rate(n, 0.0);
+    return n == 0 ? rate_plain() : rate_of(best_way(), n, 0.0);
 }
 
-int32_t draft_controller::best_n(double optimism) const {
-    int32_t best = 1;
-    for (int32_t n = 2; n <= n_max; n++) {
-        if (rate(n, optimism) > rate(best, optimism)) {
-            best = n;
+draft_controller::plan draft_controller::best_of(draft_way way, double optimism) const {
+    plan best = { way, 0, 0.0 };
+    outlook round = { 1.0, 1.0 };
+    double a = 0.0;
+    for (int32_t n = 1; n <= n_max; n++) {
+        a = acceptance_of(way, n, a, optimism);
+        round.whole *= a;
+        round.tokens += round.whole;
+        if (!possible(way, n)) {
+            continue;
+        }
+        const double now = rate(way, n, round, optimism);
+        if (best.n == 0 || now > best.rate) {
+            best.n = n;
+            best.rate = now;
+        }
+    }
+    return best;
+}
+
+draft_controller::plan draft_controller::best_choice(double optimism) const {
+    plan best = best_of(DRAFT_AS_ASKED, optimism);
+    for (int32_t way = DRAFT_AS_ASKED + 1; way < DRAFT_WAYS; way++) {
+        if (optimism == 0.0 && ways[way].n_rounds < WAY_TRIES) {
+            continue;
+        }
+        const plan other = best_of((draft_way) way, optimism);
+        if (other.n > 0 && other.rate > best.rate * MARGIN) {
+            best = other;
         }
     }
     return best;
 }
 
 int32_t draft_controller::best() const {
-    const int32_t n = best_n(0.0);
-    return rate(n, 0.0) > rate(0, 0.0) * MARGIN ? n : 0;
+    const plan now = best_choice(0.0);
+    return now.rate > rate_plain() * MARGIN ? now.n : 0;
 }
 
 // Whether the next draft should be made in the pass that checks one of n tokens.
 bool draft_controller::wants_ahead(int32_t n) {
-    if (n_ahead >= AHEAD_TRIES && rate_ahead(n, 0.0) > rate_two(n, 0.0)) {
+    const auto with = [&](double optimism) {
+        return rate_ahead(n, outlook_of(DRAFT_AS_ASKED, n, optimism), optimism);
+    };
+    const outlook round = outlook_of(DRAFT_AS_ASKED, n, 0.0);
+    const double seconds = preview_s(DRAFT_AS_ASKED, n) + verify_s(n) + (1.0 - round.whole) * rollback.value;
+    const double without = seconds > 0.0 ? round.tokens / seconds : 0.0;
+    if (n_ahead >= AHEAD_TRIES && with(0.0) > without) {
         since_ahead = 0;
         return true;
     }
     const bool tries = n_ahead < AHEAD_TRIES ? n_rounds >= 4 : ++since_ahead >= ahead_after;
-    if (!tries || rate_ahead(n, 1.0) < rate_two(n, 0.0) || !may_lose(std::max(0.0, ahead_s(n) - verify_s(n)))) {
+    if (!tries || with(1.0) < without || !may_lose(std::max(0.0, ahead_s(n) - verify_s(n)))) {
         return false;
     }
     if (n_ahead >= AHEAD_TRIES) {
@@ -184,20 +245,54 @@ bool draft_controller::wants_ahead(int32_t n) {
     return true;
 }
 
+// Another way that may be better than the best one now; nullptr: none, or too dear to try.
+const draft_controller::plan * draft_controller::other_way(const plan & now, plan & out) {
+    out.n = 0;
+    for (int32_t way = 0; way < DRAFT_WAYS; way++) {
+        history & h = ways[way];
+        if (way == now.way || (h.n_rounds == 0 ? n_rounds < 6 : h.since < h.tried_after)) {
+            continue;
+        }
+        const plan hope = best_of((draft_way) way, 1.0);
+        if (hope.n == 0 || hope.rate < now.rate * 1.02 || (out.n > 0 && hope.rate <= out.rate)) {
+            continue;
+        }
+        const outlook round = outlook_of(hope.way, hope.n, 0.0);
+        const double seconds = preview_s(hope.way, hope.n) + verify_s(hope.n) + (1.0 - round.whole) * rollback.value;
+        const double loss = std::max(0.0, seconds - round.tokens / std::max(now.rate, 1e-12));
+        if (lost_on_ways_s + loss <= FREE_STEPS * plain.value + WAY_SHARE * elapsed_s) {
+            out = hope;
+        }
+    }
+    if (out.n == 0) {
+        return nullptr;
+    }
+    history & h = ways[out.way];
+    if (h.n_rounds >= WAY_TRIES) {
+        h.tried_after = std::min(2 * h.tried_after, WAY_EVERY);
+    }
+    return &out;
+}
+
 bool draft_controller::may_lose(double seconds) const {
     return lost_s + seconds <= FREE_STEPS * plain.value + LOSS_SHARE * elapsed_s;
 }
 
-draft_choice draft_controller::choose(uint64_t n_left, bool may_ahead_now) {
+draft_choice draft_controller::choose(uint64_t n_left, const draft_may & may_now) {
     turn++;
-    may_ahead = may_ahead_now;
+    may = may_now;
+    rate_before = 0.0;
     const auto limit = [&](int32_t n) {
         return n_left > 0 ? (int32_t) std::min<uint64_t>((uint64_t) n, n_left - 1) : n;
     };
-    const auto decide = [&](int32_t n, bool is_probe) {
+    const auto decide = [&](int32_t n, bool is_probe, draft_way way = DRAFT_AS_ASKED) {
         const int32_t n_now = limit(n);
+        if (!possible(way, n_now)) {
+            way = DRAFT_AS_ASKED;
+        }
         // a draft that is cut short is the last one
-        last = { n_now, is_probe, may_ahead && !is_probe && n_now > 0 && n_now == n && wants_ahead(n) };
+        const bool ahead = may.ahead && way == DRAFT_AS_ASKED && !is_probe && n_now > 0 && n_now == n && wants_ahead(n);
+        last = { n_now, is_probe, ahead, way };
         n_probes += is_probe;
         since_probe = is_probe ? 0 : since_probe + 1;
         return last;
@@ -211,31 +306,36 @@ draft_choice draft_controller::choose(uint64_t n_left, bool may_ahead_now) {
     if (start_plain && n_plain < PLAIN_FIRST) {
         return decide(0, true);
     }
-    const int32_t n = best_n(0.0);
-    const bool pays = rate(n, 0.0) > rate(0, 0.0) * MARGIN;
-    if (pays) {
+    const plan now = best_choice(0.0);
+    if (now.rate > rate_plain() * MARGIN) {
         if (since_plain >= plain_after) {
             plain_after = std::min(plain_after * 2, PLAIN_EVERY);
             return decide(0, true);
         }
-        // another length that may be better
+        // another length or another way that may be better, in turns
         if (n_rounds > 2 && since_probe >= PROBE_EVERY) {
-            const int32_t other = best_n(1.0);
-            const double gain = rate(other, 1.0) / rate(n, 0.0);
-            if (other != n && gain > 1.02) {
-                return decide(other, true);
+            plan other;
+            if (++way_turn % 2 == 1 && other_way(now, other) != nullptr) {
+                rate_before = now.rate;
+                return decide(other.n, true, other.way);
             }
-            const int32_t step = (turn & 1) != 0 ? std::min(n + 1 + n / 4, n_max) : std::max(n - 1 - n / 4, 1);
-            if (step != n && rate(step, 1.0) > rate(n, 0.0) * 1.01) {
-                return decide(step, true);
+            const plan longer = best_of(now.way, 1.0);
+            if (longer.n != now.n && longer.rate > now.rate * 1.02) {
+                return decide(longer.n, true, now.way);
+            }
+            const int32_t step = (turn & 1) != 0 ? std::min(now.n + 1 + now.n / 4, n_max) : std::max(now.n - 1 - now.n / 4, 1);
+            if (step != now.n && possible(now.way, step) && rate_of(now.way, step, 1.0) > now.rate * 1.01) {
+                return decide(step, true, now.way);
             }
         }
-        return decide(n, false);
+        return decide(now.n, false, now.way);
     }
-    const int32_t hope = best_n(1.5);
-    const double loss = preview_s(hope) + verify_s(hope) + rollback.value - expected_tokens(hope) * plain.value;
-    if (since_probe >= PROBE_EVERY && rate(hope, 1.5) > rate(0, 0.0) * MARGIN && may_lose(std::max(loss, 0.0))) {
-        return decide(hope, true);
+    const plan usual = best_of(DRAFT_AS_ASKED, 1.5);
+    const plan hope = usual.rate > rate_plain() * MARGIN ? usual : best_choice(1.5);
+    const double expected = outlook_of(hope.way, hope.n, 0.0).tokens;
+    const double loss = preview_s(hope.way, hope.n) + verify_s(hope.n) + rollback.value - expected * plain.value;
+    if (since_probe >= PROBE_EVERY && hope.rate > rate_plain() * MARGIN && may_lose(std::max(loss, 0.0))) {
+        return decide(hope.n, true, hope.way);
     }
     return decide(0, false);
 }
@@ -249,22 +349,29 @@ void draft_controller::spent(double seconds, double tokens, bool was_probe) {
     }
 }
 
+template <typename T> static void fade(T & positions, double keep) {
+    for (auto & p : positions) {
+        p.accepted *= keep;
+        p.rejected *= keep;
+    }
+}
+
 void draft_controller::saw_plain(double seconds) {
     plain.add(seconds);
     n_plain++;
     since_plain = 0;
     elapsed_s += seconds;
-    for (position & p : at) {
-        p.accepted *= KEEP_IDLE;
-        p.rejected *= KEEP_IDLE;
+    for (history & way : ways) {
+        fade(way.at, KEEP_IDLE);
     }
 }
 
 void draft_controller::saw_round(int32_t n_drafted, int32_t n_checked, int32_t n_accepted, double preview_seconds,
                                  double verify_seconds, bool ahead, bool used) {
     n_drafted = std::clamp(n_drafted, 1, DRAFT_N_MAX);
+    history & way = ways[last.way];
     if (preview_seconds > 0.0) {
-        preview[n_drafted].add(preview_seconds);
+        way.preview[n_drafted].add(preview_seconds);
     }
     if (ahead) {
         n_ahead++;
@@ -277,17 +384,22 @@ void draft_controller::saw_round(int32_t n_drafted, int32_t n_checked, int32_t n
     } else {
         verify[n_drafted].add(verify_seconds);
     }
-    for (position & p : at) {
-        p.accepted *= KEEP_ACCEPTANCE;
-        p.rejected *= KEEP_ACCEPTANCE;
+    for (history & other : ways) {
+        fade(other.at, &other == &way ? KEEP_ACCEPTANCE : KEEP_IDLE);
+        other.since++;
     }
+    way.n_rounds++;
+    way.since = 0;
     for (int32_t i = 1; i <= std::min(n_checked, n_drafted); i++) {
         if (i <= n_accepted) {
-            at[i].accepted += 1.0;
+            way.at[i].accepted += 1.0;
         } else {
-            at[i].rejected += 1.0; // those behind it were not tried
+            way.at[i].rejected += 1.0; // those behind it were not tried
             break;
         }
+    }
+    if (rate_before > 0.0) {
+        lost_on_ways_s += preview_seconds + verify_seconds - (1.0 + n_accepted) / rate_before;
     }
     n_rounds++;
     since_plain++;

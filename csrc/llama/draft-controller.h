@@ -25,10 +25,28 @@ class recent_median {
     int32_t next = 0;
 };
 
+// How a draft is made.
+enum draft_way {
+    DRAFT_AS_ASKED,    // as the parameters say
+    DRAFT_FULL_BLOCK,  // from a block of more rows than it has tokens
+    DRAFT_TWO_STEPS,   // in two block passes
+    DRAFT_FEW_EXPERTS, // by the block's most wanted experts alone
+    DRAFT_WAYS,
+};
+
+// What is possible, and what therefore may be chosen.
+struct draft_may {
+    bool ahead = false;    // drafts can be made ahead
+    int32_t full_rows = 0; // rows of a full block; 0: not possible
+    bool two_steps = false;
+    bool few_experts = false;
+};
+
 struct draft_choice {
     int32_t n;     // tokens to draft; 0: a plain step
     bool is_probe; // to learn something, not because it is thought best
     bool ahead;    // make the next draft in the pass that checks this one
+    draft_way way;
 };
 
 class draft_controller {
@@ -36,32 +54,36 @@ class draft_controller {
     // n_max: at most so many tokens, 1 to DRAFT_N_MAX. start_plain: draft only once it is seen to win.
     draft_controller(int32_t n_max, bool start_plain);
 
-    // n_left: tokens that are still of use. may_ahead: drafts can be made ahead.
-    draft_choice choose(uint64_t n_left, bool may_ahead = false);
+    // n_left: tokens that are still of use.
+    draft_choice choose(uint64_t n_left, const draft_may & may = {});
 
-    // Times in seconds. A plain step of one token:
+    // Times in seconds, without what went into building graphs, which only a change costs. A plain step of one token:
     void saw_plain(double seconds);
-    // A round: tokens that were drafted (1 to n_max), how many of them were checked and accepted, what it cost. preview_s: 0
-    // for a draft that was there already. ahead: the next draft was made in the check's pass; used: it can be used.
+    // A round, made in the way that was chosen last: tokens that were drafted (1 to n_max), how many of them were checked and
+    // accepted, what it cost. preview_s: 0 for a draft that was there already. ahead: the next draft was made in the check's
+    // pass; used: it can be used.
     void saw_round(int32_t n_drafted, int32_t n_checked, int32_t n_accepted, double preview_s, double verify_s,
                    bool ahead = false, bool used = false);
+    // What graphs of the last step cost, and would not cost again.
+    void saw_build(double seconds) { spent(seconds, 0.0, last.is_probe); }
     // The way back after a round that was not accepted whole.
     void saw_rollback(double seconds);
 
-    // What it believes, for statistics.
+    // What it believes, for statistics; of drafts in the way that it thinks best.
     double plain_s() const { return plain.value; }
-    double preview_s(int32_t n) const;
+    double preview_s(int32_t n) const { return preview_s(best_choice(0.0).way, n); }
     double verify_s(int32_t n) const;
-    double ahead_s(int32_t n) const;    // a check in whose pass the next draft is made
-    double acceptance(int32_t i) const; // of the i-th token, from 1
-    double expected_tokens(int32_t n) const;
+    double ahead_s(int32_t n) const;      // a check in whose pass the next draft is made
+    double acceptance(int32_t i) const;   // of the i-th token, from 1
     double tokens_per_s(int32_t n) const; // n = 0: plain
     int32_t best() const;                 // n that it thinks best, 0: plain
+    draft_way best_way() const { return best_choice(0.0).way; }
 
     uint64_t n_plain = 0;
     uint64_t n_rounds = 0;
     uint64_t n_probes = 0;
     uint64_t n_ahead = 0; // rounds in whose check the next draft was made
+    uint64_t rounds_of(draft_way way) const { return ways[way].n_rounds; }
 
   private:
     struct position {
@@ -74,13 +96,33 @@ class draft_controller {
         double whole;  // probability that all of its draft is accepted
     };
 
-    outlook outlook_of(int32_t n, double optimism) const;
-    double acceptance_of(int32_t i, double before, double optimism) const;
-    double rate(int32_t n, double optimism) const;
-    double rate_two(int32_t n, double optimism) const;   // with a pass for the draft
-    double rate_ahead(int32_t n, double optimism) const; // with drafts made ahead
+    // what is known of drafts that are made in one way
+    struct history {
+        std::array<recent_median, DRAFT_N_MAX + 1> preview; // by tokens drafted
+        std::array<position, DRAFT_N_MAX + 1> at;
+        uint64_t n_rounds = 0;
+        uint64_t since = 0;       // rounds of others
+        uint64_t tried_after = 8; // so many of them it is tried again
+    };
+
+    struct plan {
+        draft_way way;
+        int32_t n;
+        double rate; // tokens per second
+    };
+
+    bool possible(draft_way way, int32_t n) const;
+    double preview_s(draft_way way, int32_t n) const;
+    outlook outlook_of(draft_way way, int32_t n, double optimism) const;
+    double acceptance_of(draft_way way, int32_t i, double before, double optimism) const;
+    double rate(draft_way way, int32_t n, const outlook & round, double optimism) const;
+    double rate_of(draft_way way, int32_t n, double optimism) const;
+    double rate_plain() const;
+    double rate_ahead(int32_t n, const outlook & round, double optimism) const; // with drafts made ahead
+    plan best_of(draft_way way, double optimism) const;                         // rate 0: it is not possible
+    plan best_choice(double optimism) const; // among the ways that are known, or all with some optimism
     bool wants_ahead(int32_t n);
-    int32_t best_n(double optimism) const;
+    const plan * other_way(const plan & now, plan & out);
     bool may_lose(double seconds) const;
     void spent(double seconds, double tokens, bool was_probe);
 
@@ -88,19 +130,21 @@ class draft_controller {
     const bool start_plain;
     recent_median plain;
     recent_median rollback;
-    std::array<recent_median, DRAFT_N_MAX + 1> preview; // by tokens drafted
-    std::array<recent_median, DRAFT_N_MAX + 1> verify;
+    std::array<history, DRAFT_WAYS> ways;
+    std::array<recent_median, DRAFT_N_MAX + 1> verify; // by tokens drafted
     std::array<recent_median, DRAFT_N_MAX + 1> verify_ahead;
     position used_ahead;      // of drafts made ahead behind one that was accepted whole
     uint64_t since_ahead = 0; // rounds
     uint64_t ahead_after = 4; // rounds after which it is tried
-    bool may_ahead = false;
-    std::array<position, DRAFT_N_MAX + 1> at;
-    draft_choice last = { 0, false, false };
+    draft_may may;
+    draft_choice last = { 0, false, false, DRAFT_AS_ASKED };
     double elapsed_s = 0.0;
     double lost_s = 0.0;      // by probes and by rounds that turned out worse than plain steps
     uint64_t since_plain = 0; // rounds
     uint64_t plain_after = 4; // rounds after which a plain step is measured again
     uint64_t since_probe = 0; // steps
     uint64_t turn = 0;
+    uint64_t way_turn = 0;
+    double rate_before = 0.0;    // what a draft in another way has to beat; 0: the last step was none
+    double lost_on_ways_s = 0.0; // by such drafts, against the way that was best
 };

@@ -8,6 +8,7 @@
 #include "../src/llama-clover.h"
 #include "draft-controller.h"
 
+#include <algorithm>
 #include <chrono>
 
 struct common_speculative_impl_draft_self : public common_speculative_impl {
@@ -33,6 +34,7 @@ struct common_speculative_impl_draft_self : public common_speculative_impl {
             throw std::runtime_error("draft-self: " + std::to_string(n_seq) + " blocks of " + std::to_string(n_rows) +
                                      " rows do not fit into a ubatch of " + std::to_string(llama_n_ubatch(ctx)));
         }
+        few_experts = llama_clover_few_experts(llama_get_model(ctx));
         if (spec.draft.adaptive) {
             for (uint32_t seq = 0; seq < n_seq; ++seq) {
                 deciders.push_back(std::make_unique<draft_controller>(params.n_max, spec.draft.start_plain));
@@ -56,7 +58,7 @@ struct common_speculative_impl_draft_self : public common_speculative_impl {
         llama_synchronize(ctx);
         // a pass that reads a prompt as well says nothing about a check
         const bool alone = (size_t) batch.size() == n_rows;
-        const double seconds = std::chrono::duration<double>(clock::now() - ready).count();
+        const double seconds = since(ready, ready_build_s);
         for (size_t seq = 0; seq < open.size(); ++seq) {
             round & r = open[seq];
             if (!r.waits) {
@@ -87,6 +89,8 @@ struct common_speculative_impl_draft_self : public common_speculative_impl {
         std::vector<int32_t> wanted;
         int32_t n = 0;
         int32_t room = params.n_max;
+        draft_way way = DRAFT_AS_ASKED;
+        const draft_may may = allowed(dparams);
         for (size_t seq = 0; seq < dparams.size(); ++seq) {
             const auto & dp = dparams[seq];
             open[seq] = {};
@@ -96,7 +100,9 @@ struct common_speculative_impl_draft_self : public common_speculative_impl {
             int32_t n_own = params.n_max;
             if (!deciders.empty()) {
                 open[seq].waits = true;
-                n_own = deciders[seq]->choose((uint64_t) dp.n_max + 1).n;
+                const draft_choice choice = deciders[seq]->choose((uint64_t) dp.n_max + 1, may);
+                n_own = choice.n;
+                way = choice.way;
                 if (n_own < 1) {
                     continue;
                 }
@@ -112,14 +118,22 @@ struct common_speculative_impl_draft_self : public common_speculative_impl {
         }
         n = std::min(n, room);
         const auto began = clock::now();
+        const double began_build_s = llama_clover_build_s(ctx);
         ready = began;
+        ready_build_s = began_build_s;
         if (requests.empty()) {
             return;
         }
         clover_draft_params now = params;
-        now.n_steps = std::min(now.n_steps, n);
+        now.n_steps = std::min(way == DRAFT_TWO_STEPS ? 2 : now.n_steps, n);
+        if (way == DRAFT_FULL_BLOCK && n < may.full_rows) {
+            now.n_rows = may.full_rows;
+        }
+        const clover_experts_for_now experts(ctx, way == DRAFT_FEW_EXPERTS ? few_experts : 0);
         const int32_t rc = clover_draft(ctx, requests, n, now);
+        const double preview_s = since(began, began_build_s);
         ready = clock::now();
+        ready_build_s = llama_clover_build_s(ctx);
         if (rc != 0) {
             // without a draft the target goes on token by token
             SPC_WRN("block pass failed (%d), nothing is drafted\n", rc);
@@ -130,7 +144,7 @@ struct common_speculative_impl_draft_self : public common_speculative_impl {
             auto & request = requests[i];
             request.draft.resize(std::min(request.draft.size(), (size_t) wanted[i]));
             round & r = open[request.seq_id];
-            r.preview_s = std::chrono::duration<double>(ready - began).count();
+            r.preview_s = preview_s;
             if ((int32_t) request.draft.size() >= n_min) {
                 r.n_drafted = (int32_t) request.draft.size();
                 *dparams[request.seq_id].result = std::move(request.draft);
@@ -140,6 +154,27 @@ struct common_speculative_impl_draft_self : public common_speculative_impl {
 
   private:
     using clock = std::chrono::steady_clock;
+
+    // Seconds since then, without what went into graphs.
+    double since(clock::time_point then, double then_build_s) const {
+        const double seconds = std::chrono::duration<double>(clock::now() - then).count();
+        return std::max(1e-9, seconds - (llama_clover_build_s(ctx) - then_build_s));
+    }
+
+    // How drafts may be made. One pass drafts for all sequences, so they differ where only one of them wants a draft.
+    draft_may allowed(const common_speculative_draft_params_vec & dparams) const {
+        draft_may may;
+        const auto n_drafting =
+            std::count_if(dparams.begin(), dparams.end(), [](const auto & dp) { return dp.drafting && dp.n_max > 0; });
+        if (n_drafting != 1) {
+            return may;
+        }
+        const clover_block_params & block = llama_clover_get_block_params(ctx);
+        may.full_rows = params.n_rows == 0 ? (int32_t) std::min(block.block_length, llama_n_ubatch(ctx)) : 0;
+        may.two_steps = params.n_steps == 1;
+        may.few_experts = few_experts > 0 && block.expert_coreset == 0 && block.expert_coreset_share == 0.0f;
+        return may;
+    }
 
     // what is known of a sequence's round before its tokens are accepted
     struct round {
@@ -153,9 +188,11 @@ struct common_speculative_impl_draft_self : public common_speculative_impl {
     std::vector<round> open;                                 // by sequence
     std::vector<std::unique_ptr<draft_controller>> deciders; // the same; none: drafts of one length
     clock::time_point ready;
+    double ready_build_s = 0.0; // graphs until then
     llama_context * ctx;
     clover_draft_params params;
     int32_t n_min;
+    uint32_t few_experts; // 0: all are needed
 };
 
 #endif

@@ -33,7 +33,14 @@ typedef struct pc_draft_params {
     float accept_delta; /* ... 0: lossless */
     int32_t ahead; /* 0 or 1 (with a controller: it decides): the next draft is made in the pass that checks the last one, where
                       there is room */
+    int32_t ways;  /* with a controller: PC_WAY_* bits, how else a draft may be made where that pays */
 } pc_draft_params;
+
+/* From a full block of rows, when n_rows is 0; in two steps, when n_steps is 1; by few experts, when the block has no coreset. */
+#define PC_WAY_FULL_BLOCK 1
+#define PC_WAY_TWO_STEPS 2
+#define PC_WAY_FEW_EXPERTS 4
+#define PC_N_WAYS 4 /* as asked, and these in this order */
 
 /* Counted since the prompt of the last pc_context_prompt(); times in seconds. */
 typedef struct pc_spec_stats {
@@ -83,6 +90,8 @@ typedef struct pc_controller_state {
     uint64_t n_rounds; /* of drafting */
     uint64_t n_probes; /* steps that were made to learn something */
     uint64_t n_ahead;  /* rounds in whose check the next draft was made */
+    int32_t way;       /* in which drafts are best made, 0 to PC_N_WAYS - 1; what follows is about such drafts */
+    uint64_t rounds_of_way[4];
     double plain_s;
     double preview_s[32]; /* by tokens drafted; what it believes, also where nothing was measured */
     double verify_s[32];
@@ -96,10 +105,13 @@ int pc_controller_create(int32_t n_max, int32_t start_plain, pc_controller ** ou
 void pc_controller_free(pc_controller * controller);
 int pc_controller_get_state(const pc_controller * controller, pc_controller_state * out);
 /* What pc_context_auto_step() does with it: asks how many tokens to draft (0: a plain step), and tells what came of it. */
-/* may_ahead: drafts can be made ahead; *ahead: the next one should be, in the pass that checks this one. */
-int pc_controller_choose(pc_controller * controller, uint64_t n_left, int32_t may_ahead, int32_t * n, int32_t * ahead);
+/* may_ahead: drafts can be made ahead; *ahead: the next one should be, in the pass that checks this one. ways: PC_WAY_* bits;
+ * full_rows: of a full block; *way: in which the draft is to be made. */
+int pc_controller_choose(pc_controller * controller, uint64_t n_left, int32_t may_ahead, int32_t ways, int32_t full_rows,
+                         int32_t * n, int32_t * ahead, int32_t * way);
 int pc_controller_saw_plain(pc_controller * controller, double seconds);
-/* preview_s: 0 for a draft that was made ahead. ahead: the next one was made so; used: it can be used. */
+/* Of a round as it was chosen last. preview_s: 0 for a draft that was made ahead. ahead: the next one was made so; used: it can
+ * be used. */
 int pc_controller_saw_round(pc_controller * controller, int32_t n_drafted, int32_t n_checked, int32_t n_accepted,
                             double preview_s, double verify_s, int32_t ahead, int32_t used);
 int pc_controller_saw_rollback(pc_controller * controller, double seconds);
@@ -117,6 +129,9 @@ int pc_context_denoise(pc_context * context, int32_t * rows, uint8_t * masked, s
 
 /* Adds the tokens of a finished block to the memory; n_new of them are counted as part of the answer. */
 int pc_context_commit(pc_context * context, const int32_t * tokens, size_t n_tokens, size_t n_new);
+
+/* Graphs that were built for passes so far, and the time that it took: a pass like the last one of its kind needs no new one. */
+int pc_context_graphs(const pc_context * context, uint64_t * n_built, double * seconds);
 
 int pc_context_get_spec_stats(const pc_context * context, pc_spec_stats * out);
 /* cffi: end */

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pyclover.cli import options
+from pyclover.cli import options, terminate
 from pyclover.cli.output import Output, size
 from pyclover.cli.values import count_or_all, on_off_auto
 
@@ -43,7 +43,7 @@ SETTINGS.add("--mmap/--no-mmap", name="mmap", help="Map the file into memory, or
 
 
 @click.command(cls=options.SectionCommand, short_help="Judge model files: perplexity, divergence, accepted drafts.")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.argument("files", nargs=-1, required=True, metavar="FILE")
 @click.option("-r", "--reference", metavar="MODEL", default=None,
               help="Model that the files are compared with, such as BF16 or Q8_0. Without it and --logits: perplexity "
               "alone.")  # fmt: skip
@@ -95,7 +95,7 @@ def evaluate(
     if n_predict is not None:
         given["n_predict"] = n_predict
     out = Output("json" if as_json else "table")
-    with out.progress("evaluating") as bar:
+    with terminate.as_ctrl_c(), out.progress("evaluating") as bar:
         result = run(
             files,
             text=None if text is None else Path(text),

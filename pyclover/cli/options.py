@@ -358,7 +358,7 @@ SPECULATION.add(
 )  # fmt: skip
 SPECULATION.add(
     "--spec-draft-steps", name="steps", type=click.IntRange(1, 32), metavar="N",
-    help="Block passes for a draft, at most as many as tokens are drafted. [default: 1]",
+    help="Block passes for a draft, at most as many as tokens are drafted. [default: 1, or as pays]",
 )  # fmt: skip
 
 SPECULATION.add(

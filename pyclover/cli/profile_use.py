@@ -165,4 +165,4 @@ def fits(candidate: Candidate, keywords: Mapping[str, Any]) -> bool:
 def consistent(values: Mapping[str, Any]) -> bool:
     """Whether options of drafting, some given and some from a profile, go together."""
     n_max = values.get("n_max", 3)
-    return bool(values.get("steps", 1) <= n_max < (values.get("block") or n_max + 1))
+    return bool((values.get("steps") or 1) <= n_max < (values.get("block") or n_max + 1))

@@ -143,11 +143,14 @@ class Drafter:
         self._params = ffi.new("pc_draft_params *")
         self._params.n_max = settings.n_max
         self._params.n_rows = settings.block or 0
-        self._params.n_steps = settings.steps
+        self._params.n_steps = settings.n_steps
         self._params.p_min = settings.p_min
         self._params.accept_ratio = settings.ratio
         self._params.accept_delta = settings.delta
         self._params.ahead = settings.may_ahead
+        self._params.ways = lib.PC_WAY_FEW_EXPERTS
+        self._params.ways |= lib.PC_WAY_FULL_BLOCK if settings.block is None else 0
+        self._params.ways |= lib.PC_WAY_TWO_STEPS if settings.steps is None else 0
         self._tokens = ffi.new("int32_t[]", lib.PC_BLOCK_MAX)
         self._n_tokens = ffi.new("size_t *")
         self._is_end = ffi.new("int32_t *")
@@ -207,6 +210,14 @@ def commit(context: Context, tokens: Sequence[int], n_new: int) -> None:
     ids = as_tokens(tokens)
     with context.handle as native:
         context.check(lib.pc_context_commit(native, ids, len(ids), n_new), context.n_ctx + 1)
+
+
+def graphs_built(context: Context) -> int:
+    """Graphs that were built for passes so far; a pass like the last one of its kind needs no new one."""
+    n_built, seconds = ffi.new("uint64_t *"), ffi.new("double *")
+    with context.handle as native:
+        check(lib.pc_context_graphs(native, n_built, seconds))
+    return int(n_built[0])
 
 
 def raw_spec_stats(context: Context) -> Any:

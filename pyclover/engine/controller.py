@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ from pyclover._native import check, ffi, lib
 from pyclover.engine.handle import Handle
 
 N_MAX = 31
+WAYS = ("as asked", "full block", "two steps", "few experts")  # as in csrc/pyclover/spec.h
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +19,9 @@ class ControllerState:
 
     Attributes:
         best: tokens of a draft that it thinks best, 0: plain steps.
+        way: how such a draft is best made: "as asked", "full block", "two steps" or "few experts". Times and acceptance
+            are those of such drafts.
+        rounds_of_way: how many were made in each way.
         n_plain, n_rounds: steps of either kind that it has seen. n_probes: of them made to learn something. n_ahead:
             rounds in whose check the next draft was made.
         plain_s: time of a plain step.
@@ -27,6 +32,8 @@ class ControllerState:
     """
 
     best: int
+    way: str
+    rounds_of_way: dict[str, int]
     n_plain: int
     n_rounds: int
     n_probes: int
@@ -56,7 +63,7 @@ class Controller:
         check(lib.pc_controller_create(n_max, start_plain, out))
         self.n_max = n_max
         self.handle = Handle(self, out[0], lib.pc_controller_free, "the controller")
-        self._n, self._ahead = ffi.new("int32_t *"), ffi.new("int32_t *")
+        self._n, self._ahead, self._way = (ffi.new("int32_t *") for _ in range(3))
 
     @property
     def state(self) -> ControllerState:
@@ -65,7 +72,9 @@ class Controller:
             check(lib.pc_controller_get_state(controller, out))
         upto = self.n_max + 1
         return ControllerState(
-            best=int(out.best), n_plain=int(out.n_plain), n_rounds=int(out.n_rounds), n_probes=int(out.n_probes),
+            best=int(out.best), way=WAYS[out.way],
+            rounds_of_way=dict(zip(WAYS, map(int, out.rounds_of_way), strict=True)),
+            n_plain=int(out.n_plain), n_rounds=int(out.n_rounds), n_probes=int(out.n_probes),
             n_ahead=int(out.n_ahead), ahead_s=tuple(out.ahead_s[1:upto]),
             plain_s=float(out.plain_s), preview_s=tuple(out.preview_s[1:upto]), verify_s=tuple(out.verify_s[1:upto]),
             acceptance=tuple(out.acceptance[1:upto]), tokens_per_s=tuple(out.tokens_per_s[0:upto]),
@@ -76,10 +85,23 @@ class Controller:
         """Whether the pass that checks the draft chosen last should make the next one."""
         return bool(self._ahead[0])
 
-    def choose(self, n_left: int = 0, *, may_ahead: bool = False) -> int:
-        """Tokens to draft, 0 for a plain step. n_left: tokens still of use, 0: any number; may_ahead: see `ahead`."""
+    @property
+    def way(self) -> str:
+        """How the draft chosen last is to be made, as in ControllerState.way."""
+        return WAYS[self._way[0]]
+
+    def choose(
+        self, n_left: int = 0, *, may_ahead: bool = False, full_rows: int = 0, ways: Collection[str] = ()
+    ) -> int:  # fmt: skip
+        """Tokens to draft, 0 for a plain step. n_left: tokens still of use, 0: any number; may_ahead: see `ahead`;
+        ways: of making a draft that are open; full_rows: of a full block."""
+        bits = sum(1 << WAYS.index(way) - 1 for way in ways)
         with self.handle as controller:
-            check(lib.pc_controller_choose(controller, n_left, may_ahead, self._n, self._ahead))
+            check(
+                lib.pc_controller_choose(
+                    controller, n_left, may_ahead, bits, full_rows, self._n, self._ahead, self._way
+                )
+            )
         return int(self._n[0])
 
     def saw_plain(self, seconds: float) -> None:

@@ -34,38 +34,42 @@ class DraftSelf:
             p(x) >= accept_ratio * p1 or p(x) >= p1 - accept_delta * (1 - exp(-H)). One of them alone: the other is 1
             or 0. None: lossless.
         block: rows of the block pass, n_max + 1 to 32; None: one more than are drafted.
-        steps: block passes for a draft, 1 to n_max; each fixes an equal part of the rows, the surest first.
+        steps: block passes for a draft, 1 to n_max; each fixes an equal part of the rows, the surest first. None: one.
         p_min: a draft ends before a token that is less probable.
         ahead: make the next draft in the pass that checks the last one, behind whose tokens its rows ride: a draft that
             is accepted whole then needs one pass a round instead of two. The rows cost something in every round. None:
             the controller decides, and without one it is not done.
         adaptive: draft only while that is measured to be faster than plain steps, and as many tokens as pay best, n_max
             at most. None: yes, but not with relaxed acceptance, whose text would depend on what was measured.
+
+    What decides about drafts also tries, where it is left open and may pay: the rows of a full block, two steps, and
+    the block's most wanted experts alone.
     """
 
     n_max: int = 3
     accept_ratio: float | None = None
     accept_delta: float | None = None
     block: int | None = None
-    steps: int = 1
+    steps: int | None = None
     p_min: float = 0.0
     ahead: bool | None = None
     adaptive: bool | None = None
 
     def __post_init__(self) -> None:
         arguments.integer("n_max", self.n_max, 1, BLOCK_MAX - 1)
-        arguments.integer("steps", self.steps, 1, BLOCK_MAX)
+        if self.steps is not None:
+            arguments.integer("steps", self.steps, 1, BLOCK_MAX)
         check_share("p_min", self.p_min)
         if self.ahead is not None:
             arguments.boolean("ahead", self.ahead)
-        if self.ahead and self.steps > 1:
+        if self.ahead and self.n_steps > 1:
             raise UsageError(
                 f"steps is {self.steps}: a draft that is made ahead has one pass alone; leave ahead or steps out",
                 option="ahead",
             )
         if self.adaptive is not None:
             arguments.boolean("adaptive", self.adaptive)
-        if self.steps > self.n_max:
+        if self.n_steps > self.n_max:
             raise UsageError(
                 f"steps is {self.steps}: with n_max={self.n_max} it must be at most that, for each step fixes a token",
                 option="steps",
@@ -86,6 +90,11 @@ class DraftSelf:
     def n_rows(self) -> int:
         """Rows of the block pass."""
         return self.block or self.n_max + 1
+
+    @property
+    def n_steps(self) -> int:
+        """Block passes for a draft, where nothing else is found to be better."""
+        return 1 if self.steps is None else self.steps
 
     @property
     def relaxed(self) -> bool:

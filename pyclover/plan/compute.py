@@ -8,7 +8,7 @@ by changing one size at a time and held against measurements in benchmarks/memor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyclover.plan.geometry import Geometry
 from pyclover.plan.settings import Settings
@@ -16,6 +16,7 @@ from pyclover.plan.settings import Settings
 F32 = 4
 MAX_LOGITS_BYTES = 64 << 20  # of csrc/context.cpp: rows of logits that one pass may give stay below it
 MIN_ROWS = 32  # a block
+MAX_CHECK_ROWS = 64
 # A batch of 32 tokens or more is computed on the GPU also where its weights lie in main memory: they are copied there
 # for the time of one matrix product, and the copies of three such tensors can be live at once. Not measured.
 N_COPIED, MIN_COPIED_ROWS = 3, 32
@@ -75,6 +76,33 @@ def compute_bytes(geometry: Geometry, settings: Settings, work: Work) -> int:
         beside = 6 if n < rows else 4
         widest = max(widest, n * (g.n_vocab + beside * g.n_embd) * F32)
     return widest
+
+
+def kept_bytes(geometry: Geometry, settings: Settings, work: Work) -> int:
+    """Buffers beside it, of passes whose graphs are kept (csrc/llama/clover-graphs.h).
+
+    Blocks, where the file has what they need; where tokens can be taken back, the checks of drafts, and the rows that
+    are applied to the states again.
+    """
+    g, s = geometry, settings
+    if not g.row_size:
+        return 0
+
+    def rows(n: int, work: Work) -> int:
+        return compute_bytes(g, replace(s, n_ubatch=min(s.n_rows, n)), work)
+
+    def states(n_rows: int) -> int:  # a state and what goes through the delta rule
+        per_row = 2 * g.channels + g.inner_size + g.key_size
+        return (g.state_size + g.conv_size + n_rows * per_row) * F32 if work.linear else 0
+
+    total = 0
+    if g.can_draft:  # the states are read and not written
+        n_rows = min(s.n_rows, g.block_length)
+        total += max(rows(n_rows, replace(work, linear=False)), states(n_rows))
+    if s.n_max:
+        total += rows(min(MAX_CHECK_ROWS, s.n_max + 1 + g.block_length), work)
+        total += 0 if s.rs_snapshots else states(s.n_max + 1)
+    return total
 
 
 def _experts(g: Geometry) -> int:

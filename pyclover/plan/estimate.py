@@ -12,6 +12,7 @@ from pyclover.plan.compute import (
     Work,
     compute_bytes,
     inputs_bytes,
+    kept_bytes,
     output_bytes,
 )
 from pyclover.plan.geometry import Geometry, Weight
@@ -183,6 +184,7 @@ def _compute(
             output=device == places.output,
         )
         n_bytes = compute_bytes(g, s, work)
+        sums.add("compute buffers", device, kept_bytes(g, s, work))
         if device == HOST:
             inputs = inputs_bytes(g, s) if gpus else 0
             sums.add("compute buffers", HOST, max(n_bytes, inputs), pinned=any(d.pinned_host for d in gpus))

@@ -49,6 +49,7 @@ class Geometry:
         recurrent: layers with a state. conv_size, state_size: numbers in each one's two parts.
         channels, key_size, inner_size: widths inside a Gated DeltaNet layer.
         row_size: numbers that such a layer keeps of a token that can be taken back; 0: it keeps whole states.
+        block_length: rows of a block.
         rough: not Clover; activations are guessed from the usual shape of a transformer.
     """
 
@@ -69,6 +70,7 @@ class Geometry:
     key_size: int = 0
     inner_size: int = 0
     row_size: int = 0
+    block_length: int = 0
     n_expert: int = 0
     n_expert_used: int = 0
     n_ff: int = 0
@@ -147,7 +149,7 @@ def _clover(name: str, facts: CloverFacts, weights: tuple[Weight, ...]) -> Geome
         v_width=tuple(width * f for f in full), recurrent=tuple(not f for f in full),
         conv_size=(facts.ssm_conv_kernel - 1) * channels, state_size=facts.ssm_state_size * inner,
         conv_kernel=facts.ssm_conv_kernel, channels=channels, key_size=key, inner_size=inner,
-        row_size=channels + 2 * facts.ssm_time_step_rank,
+        row_size=channels + 2 * facts.ssm_time_step_rank, block_length=facts.block_length,
         n_expert=facts.n_expert, n_expert_used=max(facts.n_expert_used, default=0), n_ff=max(facts.n_ff_exp, default=0),
         can_draft=facts.capabilities.draft_self.available, weights=weights,
     )  # fmt: skip

@@ -46,7 +46,7 @@ def clover_35b(name: str, file_bytes: int, *, can_draft: bool = True, type_name:
         name=name, n_layer=N_LAYER, n_embd=N_EMBD, n_vocab=N_VOCAB, n_ctx_train=N_CTX_TRAIN, n_head=16,
         head_dim=HEAD_DIM, k_width=tuple(KV_WIDTH * f for f in full), v_width=tuple(KV_WIDTH * f for f in full),
         recurrent=tuple(not f for f in full), conv_size=3 * 8192, state_size=128 * 4096, conv_kernel=4, channels=8192,
-        row_size=8192 + 2 * 32,
+        row_size=8192 + 2 * 32, block_length=32,
         key_size=2048, inner_size=4096, n_expert=256, n_expert_used=8, n_ff=512, can_draft=can_draft,
         weights=tuple(weights),
     )  # fmt: skip

@@ -14,6 +14,7 @@ from support import EXACT, ORACLE, fixed_draft
 
 import pyclover
 from pyclover import BlockDiffusion, DraftSelf
+from pyclover.engine.blocks import graphs_built
 
 TINY = ORACLE / "expected_preview" / "tiny_a_preview.gguf"
 TINIES = ["tiny_a_preview", "tiny_b_preview"]
@@ -418,6 +419,26 @@ def test_steps_and_p_min(tiny: pyclover.Clover) -> None:
             assert got.stats.previews > got.stats.rounds
         else:
             assert got.stats.drafted < 6 * got.stats.rounds
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_passes_that_take_turns_keep_their_graphs(ahead: bool) -> None:
+    """A round has two or three kinds of passes; their first rounds build graphs, and a change of what is taken back."""
+    with pyclover.Clover("tiny", n_ctx=512) as m:
+        messages = [{"role": "user", "content": "Count from 11 to 20."}]
+        draft = fixed_draft(n_max=3, ahead=ahead)
+        m.chat(messages, thinking=False, temperature=0, speculation=draft)
+        before = graphs_built(m._context)
+        stats = m.chat(messages, thinking=False, temperature=0, speculation=draft).stats
+        assert stats.rounds >= 8
+        # a prompt, the last round, which drafts less, and a build for each round that took something back
+        n_partial = stats.rounds - stats.accepted_by_position[2]
+        assert graphs_built(m._context) - before <= 6 + 2 * n_partial
+        assert 6 + 2 * n_partial < 2 * stats.rounds
+        plain = m.chat(messages, thinking=False, temperature=0)
+        before = graphs_built(m._context)
+        assert m.chat(messages, thinking=False, temperature=0).content == plain.content
+        assert graphs_built(m._context) - before <= 2
 
 
 def test_few_steps_finish_a_block(tiny: pyclover.Clover) -> None:

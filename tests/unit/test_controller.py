@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from pyclover.engine.controller import Controller
+from pyclover.engine.controller import WAYS, Controller
 from pyclover.errors import UsageError
 
 NOISE = 0.05  # of each time; one in 200 steps takes five times as long
@@ -229,3 +229,110 @@ def test_a_change_is_noticed() -> None:
 def test_lengths_out_of_range_are_refused(n_max: int) -> None:
     with pytest.raises(UsageError, match="1 to 31"):
         Controller(n_max, start_plain=True)
+
+
+@dataclass(frozen=True)
+class Way:
+    """Of making a draft: its preview's cost against the usual one, and how much of what is rejected it gets right."""
+
+    cost: float
+    gain: float
+
+    def acceptance(self, usual: float) -> float:
+        return min(max(usual + self.gain * (1 - usual if self.gain > 0 else usual), 0.0), 1.0)
+
+    def time_per_token(self, world: World, n: int) -> float:
+        acceptance = tuple(self.acceptance(a) for a in world.acceptance)
+        return World(
+            world.preview * self.cost, world.preview_row * self.cost, world.verify_row, world.verify_power,
+            world.rollback, acceptance,
+        ).time_per_token(n)  # fmt: skip
+
+
+def time_in_ways(controller: Controller, world: World, ways: dict[str, Way], rng: random.Random) -> float:
+    """Of N_TOKENS tokens, where drafts can be made in all these ways."""
+    total, done, to_undo = 0.0, 0, False
+    while done < N_TOKENS:
+        n = controller.choose(N_TOKENS - done, full_rows=32, ways=[way for way in ways if way != "as asked"])
+        if to_undo:
+            total += (seconds := world.rollback * max(0.5, rng.gauss(1, NOISE)))
+            controller.saw_rollback(seconds)
+            to_undo = False
+        if n == 0:
+            total += (seconds := max(0.5, rng.gauss(1, NOISE)))
+            controller.saw_plain(seconds)
+            done += 1
+            continue
+        way = ways[controller.way]
+        accepted = 0
+        while accepted < n and rng.random() < way.acceptance(world.acceptance[accepted]):
+            accepted += 1
+        preview = way.cost * world.preview_s(n) * max(0.5, rng.gauss(1, NOISE))
+        verify = world.verify_s(n) * max(0.5, rng.gauss(1, NOISE))
+        controller.saw_round(n, accepted, preview, verify)
+        total += preview + verify
+        done += accepted + 1
+        to_undo = accepted < n
+    return total
+
+
+def some_ways(rng: random.Random) -> dict[str, Way]:
+    return {
+        "as asked": Way(1.0, 0.0),
+        "full block": Way(rng.uniform(1.0, 1.6), rng.uniform(-0.1, 0.4)),
+        "two steps": Way(rng.uniform(1.7, 2.1), rng.uniform(0.0, 0.6)),
+        "few experts": Way(rng.uniform(0.5, 1.1), rng.uniform(-0.4, 0.0)),
+    }
+
+
+def test_the_way_to_draft_is_chosen_and_never_much_below_plain() -> None:
+    rng = random.Random(22)
+    against_plain, against_best, gains = [], [], []
+    n_worlds, tried = 200, dict.fromkeys(WAYS, 0)
+    for i in range(n_worlds):
+        world, ways = some_world(rng), some_ways(rng)
+        n_max = (3, 7, 15, 31)[i % 4]
+        seed = rng.random()
+        controller = Controller(n_max, start_plain=bool(i & 4))
+        seconds = time_in_ways(controller, world, ways, random.Random(seed))
+        usual = min(1.0, *(world.time_per_token(n) for n in range(1, n_max + 1)))
+        fixed = [way.time_per_token(world, n) for way in ways.values() for n in range(2, n_max + 1)]
+        against_plain.append(N_TOKENS / seconds)
+        against_best.append(N_TOKENS * min(usual, *fixed) / seconds)
+        for way, n in controller.state.rounds_of_way.items():
+            tried[way] += n > 3
+        if usual < 1:
+            without = Controller(n_max, start_plain=bool(i & 4))
+            gains.append(time_in_ways(without, world, {"as asked": ways["as asked"]}, random.Random(seed)) / seconds)
+    against_plain.sort()
+    against_best.sort()
+    assert against_plain[0] >= 0.96
+    assert against_plain[n_worlds // 50] >= 0.97
+    assert statistics.median(against_best) >= 0.95
+    assert against_best[n_worlds // 10] >= 0.85
+    assert statistics.mean(gains) > 1.0  # where drafting pays, the search does too
+    assert min(tried.values()) >= 3, tried
+
+
+def test_a_cheaper_draft_that_is_as_good_is_found_and_kept() -> None:
+    ways = {name: Way(1.0, 0.0) for name in WAYS} | {"few experts": Way(0.5, 0.0), "two steps": Way(2.0, 0.0)}
+    world = World(1.0, 0.0, 0.05, 1.0, 0.0, (0.9,) * 31)
+    controller = Controller(7, start_plain=True)
+    time_in_ways(controller, world, ways, random.Random(3))
+    state = controller.state
+    assert state.way == "few experts"
+    assert state.rounds_of_way["few experts"] > 0.7 * state.n_rounds
+    assert state.rounds_of_way["two steps"] < 0.1 * state.n_rounds
+    assert sum(state.rounds_of_way.values()) == state.n_rounds
+
+
+def test_ways_that_are_not_open_are_not_taken() -> None:
+    controller = Controller(7, start_plain=False)
+    for _ in range(200):
+        n = controller.choose(ways=["full block"], full_rows=4)
+        assert controller.way == "as asked" or n < 3
+        if n == 0:
+            controller.saw_plain(1.0)
+        else:
+            controller.saw_round(n, n if controller.way == "full block" else 0, 0.2, 1.0)
+    assert {name for name, n in controller.state.rounds_of_way.items() if n} <= {"as asked", "full block"}

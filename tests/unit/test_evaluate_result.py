@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import pyclover
 from pyclover.cli.main import cli
 from pyclover.cli.output import Output
 from pyclover.errors import UsageError
@@ -99,13 +100,15 @@ def run(*args: str) -> Any:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ((), "Missing argument 'FILE...'"),
+        ((), "Missing argument 'FILE'"),
         (("tiny",), "there is no text to judge by: give one (flag: --file)"),
         (("tiny", "-f", "nowhere.txt"), "nowhere.txt cannot be read: No such file or directory"),
         (("tiny", "-f", "t", "--chunks", "0"), "n_chunks is 0"),
         (("tiny", "-f", "t", "-c", "3"), "3 is not in the range"),
         (("tiny", "--json", "--markdown"), "leave out --markdown and --stats"),
         (("tiny", "--logits", "nowhere.kld"), "nowhere.kld is not there: give the reference"),
+        (("tiny", "-f", "t", "--plot", "nowhere/a.png"), "nowhere is no folder: make it"),
+        (("tiny", "-f", "t", "--plot", "a.txt"), "must end in one of .png, .svg, .pdf"),
     ],
 )
 def test_wrong_usage(args: tuple[str, ...], words: str) -> None:
@@ -113,6 +116,23 @@ def test_wrong_usage(args: tuple[str, ...], words: str) -> None:
     assert done.exit_code == 2, done.output
     assert words in done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"files": 5}, "files must be a path, or a list of them"),
+        ({"files": []}, "there is no file to judge"),
+        ({"progress": 5}, "progress must be a function or None"),
+        ({"draft_prompts": 5}, "draft_prompts must be a sequence of str"),
+        ({"draft_prompts": "x"}, "draft_prompts must be a sequence of str"),
+        ({"resume": "no"}, "resume is 'no'"),
+        ({"n_gpu": 1}, "n_gpu is no setting of an evaluation"),
+    ],
+)
+def test_wrong_arguments(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        pyclover.evaluate(**{"files": "tiny", "text": "t", **arguments})
 
 
 def test_all_statistics_in_order(capsys: pytest.CaptureFixture[str]) -> None:
