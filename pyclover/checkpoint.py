@@ -9,6 +9,8 @@ and checked before they are used.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import sys
 from collections import Counter
@@ -18,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyclover import arguments
-from pyclover.errors import ConvertError, PathLike, UsageError
+from pyclover.errors import CloverError, ConvertError, PathLike, UsageError
 from pyclover.files.convert_checkpoint import LocalSource
 from pyclover.files.convert_output import Output, exists, no_room
 from pyclover.files.convert_plan import OUTTYPES, ConvertPlan, make_plan
@@ -26,6 +28,7 @@ from pyclover.files.convert_progress import ConvertProgress
 from pyclover.files.convert_run import check_python, run_converter
 from pyclover.files.facts import Capabilities
 from pyclover.files.header_read import read_header
+from pyclover.files.hparams import MAX_BLOCK
 from pyclover.files.model import check_model
 from pyclover.source import is_hub_name
 
@@ -135,23 +138,33 @@ def convert(
     """
     if progress is not None and not callable(progress):
         raise UsageError("progress must be a function or None", option="progress")
-    if outtype not in OUTTYPES:  # before anything is asked of a hub
+    # before anything is asked of a hub
+    if outtype not in OUTTYPES:
         raise UsageError(f"outtype is {outtype!r:.80}: it must be {', '.join(OUTTYPES)}", option="outtype")
+    plain, dry_run = arguments.boolean("plain", plain), arguments.boolean("dry_run", dry_run)
+    overwrite, resume = arguments.boolean("overwrite", overwrite), arguments.boolean("resume", resume)
+    keep_shards = arguments.boolean("keep_shards", keep_shards)
+    if block_length is not None:
+        arguments.integer("block_length", block_length, 1, MAX_BLOCK)
+    if mask_token is not None and (isinstance(mask_token, bool) or not isinstance(mask_token, int)):
+        arguments.text("mask_token", mask_token)
     converter, facts = _converter()
     place = _place(source, revision=revision, cache_dir=cache_dir, offline=offline, keep_shards=keep_shards,
                    retry=retry, progress=progress)  # fmt: skip
     plan = make_plan(
         place,
         outtype=outtype,
-        plain=arguments.boolean("plain", plain),
+        plain=plain,
         mask_token=mask_token,
         block_length=block_length,
         chat_template=None if chat_template is None else os.fspath(chat_template),
         converter=facts,
     )
-    target = _target(out, plan)
-    if target.exists() and not overwrite:
-        raise exists(target)
+    try:
+        target = _target(out, plan)
+        _check_target(target, place, overwrite=overwrite)
+    except OSError as e:
+        raise ConvertError(f"{out}: no file can be made there: {e.strerror or e}", path=str(out)) from e
     warnings = plan.warnings if isinstance(place, LocalSource) else (*plan.warnings, *place.warnings)
     if dry_run:
         return _result(plan, target, plan.n_bytes, warnings)
@@ -170,9 +183,10 @@ def convert(
             file.commit(overwrite=overwrite)
             return _result(plan, target, n_bytes, (*warnings, *said), file.kept_bytes, capabilities)
     except OSError as e:
-        if isinstance(e, FileNotFoundError) and not target.parent.is_dir():
-            raise ConvertError(f"{target.parent}: there is no such folder; make it first", path=target) from None
-        raise
+        if isinstance(e, CloverError):
+            raise
+        why = "the disk is full; make room and convert again" if e.errno == errno.ENOSPC else e.strerror or str(e)
+        raise ConvertError(f"{target}: cannot be written: {why}", path=target) from e
 
 
 def _converter() -> tuple[Path, str]:
@@ -211,6 +225,21 @@ def _target(out: PathLike | None, plan: ConvertPlan) -> Path:
         return Path(name)
     path = arguments.path("out", out).expanduser()
     return path / name if path.is_dir() else path
+
+
+def _check_target(target: Path, place: LocalSource | HubSource, *, overwrite: bool) -> None:
+    """Raises ConvertError where the file must not be made: before anything is written."""
+    if not target.parent.is_dir():
+        raise ConvertError(f"{target.parent}: there is no such folder; make it first", path=target)
+    if os.path.lexists(target) and not overwrite:
+        raise exists(target)
+    if isinstance(place, LocalSource):
+        for name in place.names:
+            with contextlib.suppress(OSError):
+                if os.path.samefile(target, place.folder / name):
+                    raise ConvertError(
+                        f"{target}: this file is a part of the checkpoint; give the new one another name", path=target
+                    )
 
 
 def _check_room(place: HubSource, file: Output, plan: ConvertPlan, keep: bool) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pyclover.cli import interrupt, options
+from pyclover.cli import interrupt, options, terminate
 from pyclover.cli.output import Output, printable, size
 from pyclover.cli.progress_line import EVERY_S, ProgressLine, cut, duration, terminal_width
 
@@ -93,7 +93,7 @@ def convert(
     if outtype is not None:
         arguments["outtype"] = outtype.lower()
     try:
-        with progress_of(out) as progress:
+        with terminate.as_ctrl_c(), progress_of(out) as progress:
             done = run(
                 source, target, mask_token=_token(mask_token), offline=offline or None, progress=progress, **arguments
             )

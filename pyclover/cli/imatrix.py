@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pyclover.cli import interrupt, options
+from pyclover.cli import interrupt, options, terminate
 from pyclover.cli.output import Output, size
 from pyclover.cli.work_line import work_line
 
@@ -64,7 +64,7 @@ def imatrix(model: str | None, out: str, texts: Sequence[str], as_json: bool, **
 
     output = Output("json" if as_json else "table")
     given = {name: value for name, value in arguments.items() if value is not None}
-    with work_line(output) as line:
+    with terminate.as_ctrl_c(), work_line(output) as line:
 
         def progress(at: ImatrixProgress) -> None:
             if line is not None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pyclover.cli import interrupt, options
+from pyclover.cli import interrupt, options, terminate
 from pyclover.cli.output import Output, size
 from pyclover.cli.work_line import work_line
 
@@ -64,7 +64,7 @@ def quantize(
         from pyclover.tuning.quantize import DEFAULT_RECIPE
         from pyclover.tuning.quantize import quantize as run
 
-    with work_line(output) as line:
+    with terminate.as_ctrl_c(), work_line(output) as line:
 
         def progress(at: QuantizeProgress) -> None:
             if line is not None:

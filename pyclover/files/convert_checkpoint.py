@@ -66,7 +66,7 @@ class LocalSource:
     def __init__(self, folder: PathLike) -> None:
         self.folder = Path(folder)
         try:
-            found = [entry.name for entry in os.scandir(self.folder) if entry.is_file()]
+            found = [entry.name for entry in os.scandir(self.folder) if _is_file(entry)]
         except FileNotFoundError:
             raise ModelNotFoundError(f"{self.folder}: there is no such folder; check the path", path=folder) from None
         except NotADirectoryError:
@@ -183,6 +183,14 @@ def read_json(source: Source, name: str) -> dict[str, Any]:
     return value
 
 
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a file, or a link to one; a link that leads nowhere or in a circle counts as nothing."""
+    try:
+        return entry.is_file()
+    except OSError:
+        return False
+
+
 def shown(names: list[str]) -> str:
     """Names for a message: the first ones, and how many more there are."""
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
@@ -227,8 +235,9 @@ def _unindexed(source: Source) -> tuple[str, ...]:
 
 
 def _incomplete(source: Source, missing: list[str]) -> IncompleteSetError:
+    what = "1 weight file is" if len(missing) == 1 else f"{len(missing)} weight files are"
     return IncompleteSetError(
-        f"{source.title}: {len(missing)} weight files are missing: {shown(missing)}; download them", path=source.title,
+        f"{source.title}: {what} missing: {shown(missing)}; download what is missing", path=source.title,
         missing=missing,
     )  # fmt: skip
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from pyclover.errors import UnsupportedModelError
 from pyclover.files.convert_checkpoint import CONFIG
-from pyclover.files.hparams import MAX_BLOCK
+from pyclover.files.hparams import MAX_BLOCK, MAX_EXPERTS, MAX_LAYERS
 
 ARCHITECTURES = ("CloverMoeModelLM", "CloverMoeForCausalLM")
 _MAX = 2**31 - 1
+_MAX_F32 = (2 - 2**-23) * 2.0**127  # numbers are F32 in the file
 _KINDS = ("linear_attention", "full_attention")
 
 
@@ -81,9 +82,9 @@ class _Reader:
 
     def shape(self) -> Shape:
         self.check_kind()
-        n_layer = self.number("num_hidden_layers", high=4096)
+        n_layer = self.number("num_hidden_layers", high=MAX_LAYERS)
         n_head, n_embd = self.number("num_attention_heads"), self.number("hidden_size")
-        n_expert = self.number("num_local_experts", "num_experts")
+        n_expert = self.number("num_local_experts", "num_experts", high=MAX_EXPERTS)
         n_key, n_value = self.number("linear_num_key_heads"), self.number("linear_num_value_heads")
         head = self.number("linear_key_head_dim")
         if n_value % n_key:
@@ -93,8 +94,11 @@ class _Reader:
             raise self.fail("linear_value_head_dim", "linear_key_head_dim and linear_value_head_dim differ, which "
                             "Clover cannot have; correct them")  # fmt: skip
         self.number("max_position_embeddings")
-        self.number("num_experts_per_tok", high=n_expert)
-        self.check_floats()
+        n_used = self.number("num_experts_per_tok", high=n_expert)
+        head_dim = self.number("head_dim", default=max(n_embd // n_head, 1))
+        rope = self.check_floats()
+        self.check_rotary(rope, head_dim)
+        self.check_diffusion(n_used, n_expert)
         vocab = self.number("vocab_size")
         mask = self.number("mask_token_id", low=0, high=vocab - 1, default=-1)
         return Shape(
@@ -102,7 +106,7 @@ class _Reader:
             n_vocab=vocab,
             n_head=n_head,
             n_head_kv=self.number("num_key_value_heads", default=n_head),
-            head_dim=self.number("head_dim", default=max(n_embd // n_head, 1)),
+            head_dim=head_dim,
             n_expert=n_expert,
             n_ff_exp=self.number("moe_intermediate_size"),
             n_ff_shexp=self.number("shared_expert_intermediate_size", low=0, default=0),
@@ -129,15 +133,41 @@ class _Reader:
             raise self.fail("quantization_config", "the weights are quantized already (quantization_config); convert "
                             "the original ones, in BF16, F16 or F32")  # fmt: skip
 
-    def check_floats(self) -> None:
-        """What has no default that would be right, and that the converter would leave out without a word."""
+    def check_floats(self) -> Mapping[str, Any]:
+        """What has no default that would be right, and that the converter would leave out without a word; returns what
+        is said about rotary positions."""
         rope = self._config.get("rope_parameters") or self._config.get("rope_scaling") or {}
-        theta = rope.get("rope_theta") if isinstance(rope, dict) else None
+        rope = rope if isinstance(rope, dict) else {}
         for key, value in (("rms_norm_eps", self._config.get("rms_norm_eps")),
-                           ("rope_theta", theta or self._config.get("rope_theta"))):  # fmt: skip
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+                           ("rope_theta", rope.get("rope_theta") or self._config.get("rope_theta"))):  # fmt: skip
+            if not _is_number(value) or not value > 0:
                 what = f"there is no '{key}', which Clover needs" if value is None else f"'{key}' is {value!r:.60}"
                 raise self.fail(key, f"{what}; take the config.json of the model")
+        return rope
+
+    def check_rotary(self, rope: Mapping[str, Any], head_dim: int) -> None:
+        """The part of a head that is turned: the converter would cut any number to an integer."""
+        key = "partial_rotary_factor"
+        value = next((at[key] for at in (rope, self._config) if at.get(key) is not None), 0.25)
+        n_rot = int(head_dim * value) if _is_number(value) and 0 < value <= 1 else 0
+        if not n_rot or n_rot % 2:
+            raise self.fail(key, f"'{key}' is {value!r:.60}, and must give an even part of a head of {head_dim}; take "
+                            "the config.json of the model")  # fmt: skip
+
+    def check_diffusion(self, n_used: int, n_expert: int) -> None:
+        """What is written as clover_moe.diffusion.*: another type would be written as something else."""
+        shift = self._config.get("shift_logits", False)
+        if not isinstance(shift, bool):
+            raise self.fail("shift_logits", f"'shift_logits' is {shift!r:.60}, and must be true or false; correct it")
+        coreset = self.number("expert_coreset", low=0, high=n_expert, default=0)
+        if 0 < coreset < n_used:
+            raise self.fail("expert_coreset", f"'expert_coreset' is {coreset}, and must be 0 or from {n_used} to "
+                            f"{n_expert}; correct it")  # fmt: skip
+        self.number("expert_coreset_min", low=0, default=0)
+        share = self._config.get("expert_coreset_share", 0.0)
+        if not _is_number(share) or not 0 <= share <= 1:
+            raise self.fail("expert_coreset_share", f"'expert_coreset_share' is {share!r:.60}, and must be from 0 to "
+                            "1; correct it")  # fmt: skip
 
     def layers(self, n_layer: int) -> tuple[bool, ...]:
         kinds = self._config.get("layer_types")
@@ -153,3 +183,7 @@ class _Reader:
             raise self.fail("layer_types", "all layers are of one kind, and Clover has both full and linear attention "
                             "layers; correct layer_types or full_attention_interval")  # fmt: skip
         return linear
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and -_MAX_F32 <= value <= _MAX_F32

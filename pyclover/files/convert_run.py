@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import select
@@ -226,6 +227,9 @@ class _Conversation:
     def _failed(self, said: dict[str, Any]) -> None:
         lines = self._last_lines()
         text = " ".join(str(said["text"]).split())
+        if os.strerror(errno.ENOSPC) in text:
+            path = self._out.path
+            raise ConvertError(f"{path}: the disk is full; make room and convert again", path=path, log=lines)
         raise ConvertError(
             f"{self._plan.checkpoint.title}: llama.cpp's converter stopped: {said['kind']}: {text}",
             path=self._plan.checkpoint.title, log=lines,

@@ -70,7 +70,8 @@ def read_tokenizer(checkpoint: Checkpoint, shape: Shape, mask_token: int | str |
     try:
         pre = _rule(tokenizer)
         tokens = _tokens(tokenizer)
-    except (AttributeError, KeyError, TypeError) as e:
+        merge_bytes = _merge_bytes(tokenizer)
+    except (AttributeError, KeyError, TypeError, ValueError) as e:
         raise InvalidFileError(f"{where}: this is no tokenizer ({e}); download it again", path=where) from None
     if pre is None:
         raise UnsupportedModelError(
@@ -90,7 +91,7 @@ def read_tokenizer(checkpoint: Checkpoint, shape: Shape, mask_token: int | str |
     template = bool(config.get("chat_template")) or TEMPLATE in source.names or TEMPLATE_JSON in source.names
     # a token has a length, a text and a type in the file; one that the tokenizer lacks is called [PADn]
     text = sum(len(t.encode("utf-8", "replace")) for t in tokens.values()) + 12 * shape.n_vocab
-    text += 13 * (shape.n_vocab - len(tokens)) + _merge_bytes(tokenizer)
+    text += 13 * (shape.n_vocab - len(tokens)) + merge_bytes
     return TokenizerFacts(pre, mask, given, config, template, text)
 
 

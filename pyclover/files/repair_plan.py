@@ -12,12 +12,12 @@ from typing import Literal
 
 from pyclover.errors import RepairError, UsageError, shortened
 from pyclover.files.facts import CLOVER_ARCH, CloverFacts, ModelFacts, Problem
-from pyclover.files.header import Header, TensorInfo
+from pyclover.files.header import Header
 from pyclover.files.hparams import MAX_BLOCK
 from pyclover.files.known_keys import Typed, known_key, lossless
 from pyclover.files.model import check_model
 from pyclover.files.shards import ShardSet
-from pyclover.files.tensor_map import Rule, apply_rules, check_names
+from pyclover.files.tensor_map import Rule, apply_rules, check_names, renamed
 from pyclover.files.values import Array, MetaValue, ValueType
 
 SHARED_COUNT = f"{CLOVER_ARCH}.expert_shared_count"
@@ -123,6 +123,8 @@ class _Draft:
         self.path = shards.header.name
         self.metadata: dict[str, Typed] = {}
         self.renames: dict[str, str] = {}
+        self.tensors = shards.tensors  # under their new names
+        self._facts: ModelFacts | None = None
 
     @property
     def header(self) -> Header:
@@ -132,26 +134,28 @@ class _Draft:
         kinds = {**old.kinds, **{key: new.kind for key, new in self.metadata.items()}}
         return replace(old, metadata=metadata, kinds=kinds)
 
-    @property
-    def tensors(self) -> tuple[TensorInfo, ...]:
-        return tuple(replace(t, name=self.renames.get(t.name, t.name)) for t in self.shards.tensors)
-
     def check(self) -> ModelFacts:
-        return check_model(self.header, self.tensors)
+        """What the file would be; worked out anew only after a change."""
+        if self._facts is None:
+            self._facts = check_model(self.header, self.tensors)
+        return self._facts
 
     def has(self, key: str) -> bool:
         return key in self.metadata or key in self.shards.header.metadata
 
     def set(self, key: str, new: Typed) -> None:
         """Change a key, unless it is so already."""
-        old = self.shards.header
+        old, self._facts = self.shards.header, None
         if key in old.metadata and old.kinds[key] is new.kind and old.metadata[key] == new.value:
             self.metadata.pop(key, None)
         else:
             self.metadata[key] = new
 
     def rename(self, renames: Mapping[str, str]) -> None:
-        self.renames |= renames
+        if renames:
+            self.renames |= renames
+            self._facts = None
+            self.tensors = renamed(self.shards.tensors, self.renames)
 
     def changes(self) -> tuple[Change, ...]:
         old = self.shards.header

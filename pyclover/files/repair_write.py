@@ -12,12 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from pyclover.errors import FileError, RepairError
-from pyclover.files.header import Header, TensorInfo, padded_to
+from pyclover.files.header import Header, padded_to
 from pyclover.files.header_read import read_header
 from pyclover.files.known_keys import Typed
 from pyclover.files.repair_plan import Plan
 from pyclover.files.shard_names import parse_shard_name, shard_name
 from pyclover.files.shards import ShardSet
+from pyclover.files.tensor_map import renamed
 from pyclover.files.values import MetaValue
 from pyclover.files.write import encode_entry, encode_header
 from pyclover.files.write_copy import compare_ranges, copy_range, forget_cached, write_full
@@ -41,11 +42,6 @@ def _new_header(header: Header, metadata: Mapping[str, Typed], renames: Mapping[
         entries[key] = encode_entry(key, new.kind, new.value)
     tensors = renamed(header.tensors, renames)
     return encode_header(header.version, list(entries.values()), tensors, header.alignment)
-
-
-def renamed(tensors: Sequence[TensorInfo], renames: Mapping[str, str]) -> tuple[TensorInfo, ...]:
-    """The tensors under their new names."""
-    return tuple(replace(t, name=renames.get(t.name, t.name)) for t in tensors)
 
 
 def read_old_header(header: Header) -> bytes:

@@ -10,12 +10,12 @@ A * stands for any text, and the first * of the new name for what the first * of
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from pyclover import arguments
 from pyclover.errors import RepairError, UsageError
-from pyclover.files.header import MAX_NAME_BYTES
+from pyclover.files.header import MAX_NAME_BYTES, TensorInfo
 
 _OPTION = "map_tensors"
 _REGEX = "re:"
@@ -26,16 +26,21 @@ class Rule:
     """One rule; `old` is what the user wrote.
 
     Attributes:
-        pattern: matches a whole name.
-        template: the new name, with groups of the pattern.
+        pattern: matches a whole name; None: `old` is one.
+        template: the new name, with groups of the pattern where there is one.
     """
 
     old: str
-    pattern: re.Pattern[str]
+    pattern: re.Pattern[str] | None
     template: str
 
     def rename(self, name: str) -> str | None:
         """The new name, None where the rule does not fit."""
+        if self.pattern is None:
+            return self.template if name == self.old else None
+        if not self.old.startswith(_REGEX):  # bound to both ends; sub() reads the template once for all names
+            new, n_fits = self.pattern.subn(self.template, name, count=1)
+            return new if n_fits else None
         match = self.pattern.fullmatch(name)
         return None if match is None else match.expand(self.template)
 
@@ -63,7 +68,9 @@ def _read_rule(old: str, new: str) -> Rule:
         raise UsageError(
             f"{_OPTION}: {new!r} has more * than {old!r}, so there is nothing to put there", option=_OPTION
         )
-    pattern = re.compile("(.*)".join(map(re.escape, old.split("*"))), re.DOTALL)
+    if not stars:
+        return Rule(old, None, new)
+    pattern = re.compile(rf"\A{'(.*)'.join(map(re.escape, old.split('*')))}\Z", re.DOTALL)
     parts = [part.replace("\\", "\\\\") for part in new.split("*")]
     template = parts[0] + "".join(rf"\g<{i}>{part}" for i, part in enumerate(parts[1:], 1))
     return Rule(old, pattern, template)
@@ -88,14 +95,25 @@ def apply_rules(rules: Iterable[Rule], names: Iterable[str], path: str) -> dict[
         RepairError: a rule fits no tensor.
     """
     names = tuple(names)
+    known = frozenset(names)
     taken: dict[str, str] = {}
     for rule in rules:
-        fits = {name: new for name in names if (new := rule.rename(name)) is not None}
+        # a plain name is looked up: with a rule for each of many tensors all of them would be compared with all
+        there = names if rule.pattern is not None else (rule.old,) if rule.old in known else ()
+        fits = {name: new for name in there if (new := rule.rename(name)) is not None}
         if not fits:
             what = f"no tensor whose name fits '{rule.old}'" if "*" in rule.old else f"no tensor '{rule.old}'"
             raise RepairError(f"{path}: there is {what}; clover-run inspect --tensors lists the names", path=path)
-        taken = fits | taken
+        for name, new in fits.items():
+            taken.setdefault(name, new)
     return {old: new for old, new in taken.items() if old != new}
+
+
+def renamed(tensors: Sequence[TensorInfo], renames: Mapping[str, str]) -> tuple[TensorInfo, ...]:
+    """The tensors under their new names."""
+    if not renames:
+        return tuple(tensors)
+    return tuple(replace(t, name=renames[t.name]) if t.name in renames else t for t in tensors)
 
 
 def check_names(renames: Mapping[str, str], names: Iterable[str], path: str) -> None:

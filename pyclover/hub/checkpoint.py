@@ -10,7 +10,7 @@ from pyclover.errors import DownloadError, ModelNotFoundError
 from pyclover.files.cursor import Readable
 from pyclover.hub import resolve, store
 from pyclover.hub.client import Hub
-from pyclover.hub.download import _Job, _part, _size
+from pyclover.hub.download import Job, part_path, size_of
 from pyclover.hub.listing import SAFETENSORS, HubFile
 from pyclover.hub.names import check_revision, parse_name
 from pyclover.hub.patience import Retry
@@ -52,7 +52,7 @@ class HubSource:
         self._found, self._keep, self._progress = found, keep, progress
         self._files = {file.base: file for file in found.offer.files}
         self._fetched: set[str] = set()
-        self._job = _Job(self._hub, found, progress)
+        self._job = Job(self._hub, found, progress)
         if self._job.missing() and found.folder.is_dir():
             self._job.check_present()
         if self._job.missing():
@@ -65,7 +65,7 @@ class HubSource:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is odd about where it comes from."""
-        return tuple(self._job._warnings)
+        return tuple(self._job.warnings)
 
     @property
     def folder(self) -> Path:
@@ -111,9 +111,9 @@ class HubSource:
         ):
             job.read()  # another process may have been at it
             if any(one.name == file.name for one in job.missing()):
-                done = min(_size(_part(self.folder, file)) or 0, file.size)
+                done = min(size_of(part_path(self.folder, file)) or 0, file.size)
                 store.check_room(self.folder, file.size - done, self.title)
-                job._fetch(file, Meter(self._progress, "download", file.size, done_bytes=done), resumed=done > 0)
+                job.fetch(file, Meter(self._progress, "download", file.size, done_bytes=done), resumed=done > 0)
                 self._fetched.add(name)
         path = self._here(name)
         assert path is not None
@@ -125,12 +125,14 @@ class HubSource:
 
     def missing_bytes(self) -> tuple[int, int]:
         """Weights that are still to come: all together, and the largest file of them."""
-        sizes = [file.size - min(_size(_part(self.folder, file)) or 0, file.size) for file in self._weights_to_come()]
+        sizes = [
+            file.size - min(size_of(part_path(self.folder, file)) or 0, file.size) for file in self._weights_to_come()
+        ]
         return sum(sizes), max(sizes, default=0)
 
     def _weights_to_come(self) -> list[HubFile]:
         return [file for file in self._job.missing() if file.base.endswith(".safetensors")]
 
     def _here(self, name: str) -> Path | None:
-        kept = self._job._record.kept.get(self._files[name].name)
+        kept = self._job.record.kept.get(self._files[name].name)
         return None if kept is None else store.untouched(self.folder, kept)

@@ -91,7 +91,7 @@ def download(
 
 def bring(hub: Hub, found: Found, progress: ProgressFunction | None) -> Download:
     """The files that were found, checked; downloaded where they are not here."""
-    job = _Job(hub, found, progress)
+    job = Job(hub, found, progress)
     if not job.missing():
         return job.result(from_cache=True)
     job.check_present()
@@ -101,7 +101,7 @@ def bring(hub: Hub, found: Found, progress: ProgressFunction | None) -> Download
         return job.result(from_cache=True)
     if not found.online:
         known = store.read_record(found.folder) is not None
-        gone = [file.name for file in job.missing() if known and _size(found.folder / file.base) is None]
+        gone = [file.name for file in job.missing() if known and size_of(found.folder / file.base) is None]
         names = ", ".join(gone or [file.name for file in job.missing()])
         what = "is gone from this machine" if gone else "was changed or damaged after the download"
         raise DownloadError(
@@ -119,8 +119,13 @@ def bring(hub: Hub, found: Found, progress: ProgressFunction | None) -> Download
     return job.result(from_cache=not transferred)
 
 
-class _Job:
-    """One set on its way to its folder."""
+class Job:
+    """One set on its way to its folder.
+
+    Attributes:
+        record: what is known of the files that are here and right.
+        warnings: what is odd about them, one sentence each.
+    """
 
     def __init__(self, hub: Hub, found: Found, progress: ProgressFunction | None) -> None:
         self._hub = hub
@@ -128,7 +133,7 @@ class _Job:
         self._offer: Offer = found.offer
         self._folder = found.folder
         self._progress = progress
-        self._warnings = list(found.warnings)
+        self.warnings = list(found.warnings)
         self.read()
 
     def read(self) -> None:
@@ -140,19 +145,19 @@ class _Job:
             if known and store.is_right(file, known) and store.untouched(self._folder, known):
                 kept[file.name] = known
         if before is not None and not found.online:
-            self._record = replace(before, kept=kept)
+            self.record = replace(before, kept=kept)
         else:
-            self._record = store.seen(
+            self.record = store.seen(
                 self._folder, self._offer, found.commit, found.revision, kept, unnamed=found.unnamed
             )
         self._known = None if before is None else before.kept
 
     def missing(self) -> list[HubFile]:
-        return [file for file in self._offer.files if file.name not in self._record.kept]
+        return [file for file in self._offer.files if file.name not in self.record.kept]
 
     def check_present(self) -> None:
         """Checks files that lie in the folder, but are not remembered as they are now."""
-        there = [file for file in self.missing() if _size(self._folder / file.base) == file.size]
+        there = [file for file in self.missing() if size_of(self._folder / file.base) == file.size]
         meter = Meter(self._progress, "verify", sum(file.size for file in there))
         for file in there:
             path = self._folder / file.base
@@ -164,31 +169,39 @@ class _Job:
         """Uses the set as it lies in Hugging Face's cache, if it lies there and is right."""
         paths = hf_cache.find(self._offer)
         meter = Meter(self._progress, "verify", self._offer.n_bytes)
-        record = replace(self._record, kept={})
+        record = replace(self.record, kept={})
         for file, path in zip(self._offer.files, paths, strict=False):
             try:
                 digests = _digest(file, path, meter)
             except OSError:
                 return  # not ours to complain about
             if not store.is_right(file, digests):
-                self._warnings.append(f"{path} is damaged: its SHA-256 is {digests.sha256}; it is not used, delete it")
+                self.warnings.append(f"{path} is damaged: its SHA-256 is {digests.sha256}; it is not used, delete it")
                 return
             record = store.with_file(record, file, str(path.absolute()), path, digests)
         if paths:
-            self._record = record
+            self.record = record
 
     def transfer(self) -> None:
         """Downloads what is missing, file by file."""
         missing = self.missing()
-        parts = {file.name: min(_size(_part(self._folder, file)) or 0, file.size) for file in missing}
+        parts = {file.name: min(size_of(part_path(self._folder, file)) or 0, file.size) for file in missing}
         total, done = sum(file.size for file in missing), sum(parts.values())
         store.check_room(self._folder, total - done, self._offer.repo)
         meter = Meter(self._progress, "download", total, done_bytes=done)
         for file in missing:
-            self._fetch(file, meter, resumed=parts[file.name] > 0)
+            self.fetch(file, meter, resumed=parts[file.name] > 0)
 
-    def _fetch(self, file: HubFile, meter: Meter, *, resumed: bool) -> None:
-        repo, part, path = self._offer.repo, _part(self._folder, file), self._folder / file.base
+    def fetch(self, file: HubFile, meter: Meter, *, resumed: bool) -> None:
+        """Downloads a file, checks it and gives it its name; the folder's lock is held.
+
+        Args:
+            resumed: a part of it is here already.
+
+        Raises:
+            DownloadError: it does not come, or is not what was announced.
+        """
+        repo, part, path = self._offer.repo, part_path(self._folder, file), self._folder / file.base
         url = self._hub.url(repo, self._found.commit, file.name)
         while True:
             meter.begin(file.name)
@@ -209,7 +222,7 @@ class _Job:
         os.replace(part, path)
         _sync(self._folder)
         self._remember(file, file.base, path, digests)
-        store.write_record(self._folder, self._record)
+        store.write_record(self._folder, self.record)
 
     def _set_aside(self, path: Path) -> None:
         """A file of that name is not what was downloaded: somebody's work, perhaps, and not ours to throw away."""
@@ -219,16 +232,16 @@ class _Job:
         while os.path.lexists(aside := path.with_name(f"{path.name}.changed{number if number > 1 else ''}")):
             number += 1
         os.rename(path, aside)
-        self._warnings.append(
+        self.warnings.append(
             f"{path} had been changed since it was downloaded, so it was fetched again; the changed one is kept as "
             f"{aside}, delete it if nobody needs it"
         )
 
     def _remember(self, file: HubFile, path: str, where: Path, digests: Digests) -> None:
-        self._record = store.with_file(self._record, file, path, where, digests)
+        self.record = store.with_file(self.record, file, path, where, digests)
 
     def result(self, *, from_cache: bool) -> Download:
-        record, offer = self._record, self._offer
+        record, offer = self.record, self._offer
         if self._found.online or record.kept != self._known:
             store.write_record(self._folder, record)
         kept = [record.kept[file.name] for file in offer.files]
@@ -236,7 +249,7 @@ class _Job:
             repo=offer.repo, revision=self._found.commit, quant=offer.quant,
             paths=tuple(self._folder / item.path for item in kept), n_bytes=sum(item.size for item in kept),
             sha256={item.name: item.sha256 for item in kept}, from_cache=from_cache, why=self._found.why,
-            warnings=tuple(self._warnings),
+            warnings=tuple(self.warnings),
         )  # fmt: skip
 
 
@@ -245,11 +258,13 @@ def _digest(file: HubFile, path: Path, meter: Meter) -> Digests:
     return digest_file(path, git=file.git_sha1 is not None, step=meter.add)
 
 
-def _part(folder: Path, file: HubFile) -> Path:
+def part_path(folder: Path, file: HubFile) -> Path:
+    """Where a file is while it is downloaded."""
     return folder / f"{file.base}.part"
 
 
-def _size(path: Path) -> int | None:
+def size_of(path: Path) -> int | None:
+    """Bytes of a file, None where there is none."""
     try:
         return path.stat().st_size
     except OSError:

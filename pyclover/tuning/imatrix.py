@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from pyclover.engine.imatrix import Collector, append
 from pyclover.errors import FileError, NativeError, PathLike, UsageError
 from pyclover.tuning import imatrix_state as state
 from pyclover.tuning.imatrix_text import CHAT, Chunk, digest, make_chunks
-from pyclover.tuning.new_file import check_new, check_room
+from pyclover.tuning.new_file import PartFile, check_new, check_room
 
 GROUP = 4  # chunks after which the sums are taken from native code, and work may go on later
 SAVE_EVERY_S = 60.0
@@ -115,28 +116,34 @@ def imatrix(
         and what `Clover` raises.
     """
     path = arguments.path("out", out).expanduser()
-    several = [texts] if isinstance(texts, (str, Path)) else list(texts)  # type: ignore[arg-type]
+    several = _several(texts)
+    overwrite, resume = arguments.boolean("overwrite", overwrite), arguments.boolean("resume", resume)
     _check(n_chunks, n_tokens, chat_share, preview_share)
-    check_new(path, [arguments.path("texts", t).expanduser() for t in several], state.PART_SUFFIX, overwrite=overwrite)
+    if progress is not None and not callable(progress):
+        raise UsageError("progress must be a function or None", option="progress")
+    read = [arguments.path("texts", t).expanduser() for t in several]
+    check_new(path, [*read, arguments.path("model", model).expanduser()], state.PART_SUFFIX, overwrite=overwrite)
     started = time.monotonic()
     load = {"n_ctx": n_tokens + _room(preview_share), "n_rs_seq": 0, **load}
-    with Clover(model, **load) as clover:
-        chunks, notes = make_chunks(clover, several, n_chunks, n_tokens, chat_share)
-        missing = blocks.block_pass_missing(clover._model)
-        if missing and preview_share > 0:
-            notes += (f"block passes are not counted: {missing}",)
-            preview_share = 0.0
-        check_room(path.parent, clover._model.file.headers[0].file_bytes // 64, "the importance matrix")
-        with _Counter(clover, chunks, n_tokens, preview_share, path, resume=resume) as counter:
-            sums = counter.run(progress)
-    datasets = list(dict.fromkeys(chunk.source for chunk in sorted(chunks, key=lambda c: c.source)))
-    try:
-        n_bytes = state.write(path, sums, datasets, n_tokens, overwrite=overwrite)
-    except OSError as e:
-        if isinstance(e, FileError):
-            raise
-        raise FileError(f"{path}: cannot be written: {e.strerror or e}", path=path) from e
-    state.remove(_state_path(path))
+    # locked from the start: of two runs for one file the second should not count for hours in vain
+    with _part_file(path) as part:
+        with Clover(model, **load) as clover:
+            files = [header.path for header in clover._model.file.headers]
+            check_new(path, files, state.PART_SUFFIX, overwrite=overwrite)
+            chunks, notes = make_chunks(clover, several, n_chunks, n_tokens, chat_share)
+            missing = blocks.block_pass_missing(clover._model)
+            if missing and preview_share > 0:
+                notes += (f"block passes are not counted: {missing}",)
+                preview_share = 0.0
+            check_room(path.parent, clover._model.file.headers[0].file_bytes // 64, "the importance matrix")
+            with _Counter(clover, chunks, n_tokens, preview_share, path, resume=resume) as counter:
+                sums = counter.run(progress)
+        datasets = list(dict.fromkeys(chunk.source for chunk in sorted(chunks, key=lambda c: c.source)))
+        try:
+            n_bytes = state.write(part, sums, datasets, n_tokens, overwrite=overwrite)
+        except OSError as e:
+            raise _unwritable(path, e) from e
+        state.remove(_state_path(path))
     return Imatrix(
         path=path, n_bytes=n_bytes, n_chunks=sums.n_chunks,
         n_chat=sum(chunk.source == CHAT for chunk in chunks),
@@ -144,6 +151,26 @@ def imatrix(
         not_finite={name: n for name, n in sums.refused.items() if n}, never_used=state.never_used(sums),
         notes=notes, seconds=time.monotonic() - started,
     )  # fmt: skip
+
+
+def _several(texts: Sequence[PathLike] | PathLike) -> list[PathLike]:
+    if isinstance(texts, (str, os.PathLike)):
+        return [texts]
+    try:
+        return list(texts)
+    except TypeError:
+        raise UsageError("texts must be a path, or a list of them", option="texts") from None
+
+
+def _part_file(path: Path) -> PartFile:
+    try:
+        return PartFile(path, state.PART_SUFFIX)
+    except OSError as e:
+        raise _unwritable(path, e) from e
+
+
+def _unwritable(path: Path, e: OSError) -> FileError:
+    return e if isinstance(e, FileError) else FileError(f"{path}: cannot be written: {e.strerror or e}", path=path)
 
 
 def _room(preview_share: float) -> int:

@@ -63,13 +63,23 @@ class Sums:
         arrays["refused"] = np.array([self.refused[name] for name in sorted(self.refused)], dtype=np.uint64)
         arrays["numbers"] = np.array([self.n_chunks, self.n_causal, self.n_preview], dtype=np.uint64)
         arrays["key"] = np.array(self.key)
-        new = path.with_name(path.name + ".new")
-        with new.open("wb") as file:
-            np.savez(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, path)
+        new = _new(path)
+        try:
+            with new.open("wb") as file:
+                np.savez(file, **arrays)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(new, path)
+        except BaseException:  # a full disk, a second Ctrl-C
+            with suppress(OSError):
+                new.unlink()
+            raise
         sync_folder(path.parent)
+
+
+def _new(path: Path) -> Path:
+    """Where a state is while it is written."""
+    return path.with_name(path.name + ".new")
 
 
 def load(path: Path, key: str) -> Sums | None:
@@ -87,39 +97,39 @@ def load(path: Path, key: str) -> Sums | None:
     return Sums(key, n_chunks, n_causal, n_preview, squares, counts, refused)
 
 
-def write(path: Path, sums: Sums, datasets: Sequence[str], chunk_size: int, *, overwrite: bool) -> int:
-    """Writes the importance matrix in llama.cpp's GGUF form, whole or not at all; returns its size in bytes.
+def write(part: PartFile, sums: Sums, datasets: Sequence[str], chunk_size: int, *, overwrite: bool) -> int:
+    """Writes the importance matrix in llama.cpp's GGUF form and names it; returns its size in bytes.
 
     Raises:
         FileError: there is a file of that name; OSError: it cannot be written.
     """
-    with PartFile(path, PART_SUFFIX) as part:
-        # no architecture: the format knows none, and the writer always sets one
-        writer = gguf.GGUFWriter(part.part, "")
-        writer.kv_data[0].clear()
-        writer.add_string("general.type", "imatrix")
-        writer.add_array(DATASETS, list(datasets))
-        writer.add_uint32(CHUNK_COUNT, sums.n_chunks)
-        writer.add_uint32(CHUNK_SIZE, chunk_size)
-        for name in sorted(sums.squares):
-            squares, counts = sums.squares[name].astype(np.float32), sums.counts[name].astype(np.float32)[:, None]
-            # as llama.cpp writes them: without the dimension of one matrix
-            writer.add_tensor(name + SUMS, squares[0] if len(squares) == 1 else squares)
-            writer.add_tensor(name + COUNTS, counts[0] if len(counts) == 1 else counts)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
-        part.sync()
-        n_bytes = part.size
-        part.commit(overwrite=overwrite)
+    # no architecture: the format knows none, and the writer always sets one
+    writer = gguf.GGUFWriter(part.part, "")
+    writer.kv_data[0].clear()
+    writer.add_string("general.type", "imatrix")
+    writer.add_array(DATASETS, list(datasets))
+    writer.add_uint32(CHUNK_COUNT, sums.n_chunks)
+    writer.add_uint32(CHUNK_SIZE, chunk_size)
+    for name in sorted(sums.squares):
+        squares, counts = sums.squares[name].astype(np.float32), sums.counts[name].astype(np.float32)[:, None]
+        # as llama.cpp writes them: without the dimension of one matrix
+        writer.add_tensor(name + SUMS, squares[0] if len(squares) == 1 else squares)
+        writer.add_tensor(name + COUNTS, counts[0] if len(counts) == 1 else counts)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    part.sync()
+    n_bytes = part.size
+    part.commit(overwrite=overwrite)
     return n_bytes
 
 
 def remove(path: Path) -> None:
     """Removes a state that is not needed any more."""
-    with suppress(OSError):
-        path.unlink()
+    for file in (path, _new(path)):  # the latter of a run that was killed
+        with suppress(OSError):
+            file.unlink()
 
 
 def never_used(sums: Sums) -> Mapping[str, tuple[int, ...]]:

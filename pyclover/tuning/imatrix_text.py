@@ -46,7 +46,7 @@ def make_chunks(
     """
     notes: list[str] = []
     n_chat = round((n_chunks or 96) * chat_share)
-    plain = _own(clover, texts, n_tokens) if texts else _cut(_built_in(clover), n_tokens, BUILT_IN)
+    plain = _own(clover, texts, n_tokens) if texts else cut(_built_in(clover), n_tokens, BUILT_IN)
     if n_chunks is None and texts:
         found = list(plain)
         n_chat = round(len(found) * chat_share / (1 - chat_share)) if chat_share < 1 else n_chat
@@ -61,10 +61,15 @@ def make_chunks(
     chat: list[Chunk] = []
     if n_chat:
         try:
-            chat = _first(_cut(_conversations(clover), n_tokens, CHAT), n_chat)
+            chat = _first(cut(_conversations(clover), n_tokens, CHAT), n_chat)
         except TemplateError as e:
             notes.append(f"no conversations are counted: {e}")
     chunks = [*found, *chat]
+    if not chunks:
+        raise UsageError(
+            f"there is nothing to count on: {'; '.join(notes) or 'no text'}; give text, or a smaller chat_share",
+            option="chat_share",
+        )
     random.Random(0).shuffle(chunks)
     return tuple(chunks), tuple(notes)
 
@@ -81,20 +86,21 @@ def _first(chunks: Iterator[Chunk], n: int) -> list[Chunk]:
     return [chunk for _, chunk in zip(range(n), chunks, strict=False)]
 
 
-def _cut(parts: Iterator[Sequence[int]], n_tokens: int, source: str) -> Iterator[Chunk]:
+def cut(parts: Iterator[Sequence[int]], n_tokens: int, source: str) -> Iterator[Chunk]:
     """Chunks of a stream of tokens; what is left at its end is dropped."""
     held: list[int] = []
     for part in parts:
         held += part
-        while len(held) >= n_tokens:
-            yield Chunk(tuple(held[:n_tokens]), source)
-            held = held[n_tokens:]
+        n_whole = len(held) - len(held) % n_tokens
+        for at in range(0, n_whole, n_tokens):
+            yield Chunk(tuple(held[at : at + n_tokens]), source)
+        del held[:n_whole]
 
 
 def _own(clover: Clover, texts: Sequence[PathLike], n_tokens: int) -> Iterator[Chunk]:
     for text in texts:
         path = arguments.path("texts", text).expanduser()
-        yield from _cut(iter([clover.tokenize(_read(path), parse_special=False)]), n_tokens, path.name)
+        yield from cut(iter([clover.tokenize(_read(path), parse_special=False)]), n_tokens, path.name)
 
 
 def _read(path: Path) -> str:

@@ -33,14 +33,23 @@ class PartFile(NewFile):
 
 def check_new(path: Path, sources: Sequence[Path], suffix: str, *, overwrite: bool) -> None:
     """Raises FileError where a file of that name cannot or must not be made; `sources` are files to be read."""
+    try:
+        _check_new(path, sources, suffix, overwrite=overwrite)
+    except OSError as e:
+        if isinstance(e, FileError):
+            raise
+        raise FileError(f"{path}: no file can be made there: {e.strerror or e}", path=path) from e
+
+
+def _check_new(path: Path, sources: Sequence[Path], suffix: str, *, overwrite: bool) -> None:
     if not path.parent.is_dir():
         raise FileError(f"{path.parent}: there is no such folder; make it, or give another", path=path.parent)
+    check_replaceable(path)
     for source in sources:
         for candidate in (path, path.with_name(path.name + suffix)):
             with suppress(FileNotFoundError):
                 if os.path.samefile(candidate, source):
                     raise FileError(f"{candidate}: this file is to be read; give the new one another name", path=path)
-    check_replaceable(path)
     if os.path.lexists(path) and not overwrite:
         raise exists(path)
 

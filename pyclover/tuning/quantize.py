@@ -162,6 +162,11 @@ def quantize(
         ModelNotFoundError, InvalidFileError, IncompleteSetError, UnsupportedModelError: as inspect.
         NativeError: the program failed.
     """
+    dry_run, overwrite = arguments.boolean("dry_run", dry_run), arguments.boolean("overwrite", overwrite)
+    resume = arguments.boolean("resume", resume)
+    allow_requantize = arguments.boolean("allow_requantize", allow_requantize)
+    if progress is not None and not callable(progress):
+        raise UsageError("progress must be a function or None", option="progress")
     recipes = _recipes(recipe)
     where = find_model(path, option="path")
     shards = resolve(where)
@@ -195,7 +200,12 @@ def quantize(
 
 
 def _recipes(recipe: PathLike | Sequence[PathLike]) -> list[Recipe]:
-    several = [recipe] if isinstance(recipe, (str, os.PathLike)) else list(recipe)
+    if isinstance(recipe, (str, os.PathLike)):
+        return [read_recipe(recipe)]
+    try:
+        several = list(recipe)
+    except TypeError:
+        raise UsageError("recipe must be a name or a path, or a list of them", option="recipe") from None
     if not several:
         raise UsageError("no recipe is given: name one, such as Q4_K_M", option="recipe")
     recipes = [read_recipe(r) for r in several]

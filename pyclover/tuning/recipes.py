@@ -14,7 +14,7 @@ A group may have parts, as `routed_experts.down`; an entry for a part goes befor
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -165,6 +165,10 @@ class _Reader:
         except yaml.YAMLError as e:
             text = " ".join(str(e).split())
             raise UsageError(f"{self._where} is no YAML: {text}", option="recipe") from None
+        except (ValueError, KeyError, AttributeError, TypeError) as e:  # a date in month 13, '!!int x'
+            raise UsageError(
+                f"{self._where} is no YAML: a value is not what it looks like ({e})", option="recipe"
+            ) from e
         except RecursionError:
             raise UsageError(f"{self._where} is nested too deeply for a recipe", option="recipe") from None
         if not isinstance(keys, dict):
@@ -196,9 +200,9 @@ class _Reader:
     def _file_type(self, value: object, base: Recipe | None, default: GgmlType) -> int:
         names = {name: number for number, name in FILE_TYPES.items()}
         if value is not None:
-            if value not in names:
+            if not isinstance(value, str) or value not in names:
                 raise self._wrong("file_type", value, f"must be one of {', '.join(names)}")
-            return names[str(value)]
+            return names[value]
         if base is not None:
             return base.file_type
         # the mixtures of these types are called after them, "_S" for the plainest
@@ -270,11 +274,24 @@ def _rank(name: str) -> tuple[float, int, str]:
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's, but a key given twice is an error."""
+    """PyYAML's, but a key given twice is an error, and so is an alias: a few nested ones stand for any number of
+    values."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(
+                None, None, f"'*{event.anchor}' is an alias, which no recipe needs: write out what it stands for",
+                event.start_mark,
+            )  # fmt: skip
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        keys: Sequence[Any] = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for i, key in enumerate(keys):
-            if key in keys[:i]:
+        seen: set[Any] = set()
+        for key in (self.construct_object(key, deep=True) for key, _ in node.value):
+            if not isinstance(key, Hashable):
+                break  # PyYAML says what is wrong with it
+            if key in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is given twice", node.start_mark)
+            seen.add(key)
         return super().construct_mapping(node, deep)

@@ -284,14 +284,16 @@ posix = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them
 
 
 @posix
-@pytest.mark.parametrize("resume", [True, False])
-def test_ctrl_c(resume: bool, cli: Cli, checkpoints: dict[str, Path]) -> None:
+@pytest.mark.parametrize(
+    ("resume", "kind"), [(True, signal.SIGINT), (False, signal.SIGINT), (True, signal.SIGTERM), (False, signal.SIGTERM)]
+)
+def test_ctrl_c(resume: bool, kind: signal.Signals, cli: Cli, checkpoints: dict[str, Path]) -> None:
     out_file = cli.cwd / "x.gguf"
     with cli.start(checkpoints["tiny_a_preview"], "-o", out_file, *(() if resume else ("--no-resume",))) as process:
         assert process.stderr is not None
         assert "starting the converter" in process.stderr.readline()
         time.sleep(random.random())
-        process.send_signal(signal.SIGINT)
+        process.send_signal(kind)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
     assert ("the same command continues there" in err) == resume

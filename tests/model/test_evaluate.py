@@ -332,7 +332,8 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
-def test_ctrl_c_and_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_on(kind: signal.Signals, tmp_path: Path) -> None:
     program = shutil.which("clover-run", path=Path(sys.executable).parent)
     assert program is not None
     (tmp_path / "text.txt").write_text(some_text(2_000), encoding="utf-8")
@@ -342,7 +343,7 @@ def test_ctrl_c_and_on(tmp_path: Path) -> None:
     while not any(p.stat().st_size > 3000 for p in tmp_path.glob("cache/evaluate/scores/*.part")):
         assert running.poll() is None, running.communicate()
         select.select([], [], [], 0.01)
-    running.send_signal(signal.SIGINT)
+    running.send_signal(kind)
     out, err = running.communicate()
     assert (running.returncode, out) == (130, b"")
     assert b"Traceback" not in err

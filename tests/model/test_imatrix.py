@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -25,6 +26,7 @@ from pyclover.engine.model import Model
 from pyclover.errors import FileError, NativeError, UsageError
 from pyclover.tuning.imatrix import ImatrixProgress, describe
 from pyclover.tuning.imatrix_file import read_imatrix
+from pyclover.tuning.imatrix_text import cut
 from pyclover.tuning.synthetic import conversations, documents
 
 TINY = ROOT / "pyclover" / "data" / "tiny.gguf"
@@ -175,25 +177,56 @@ def test_work_goes_on_where_it_was(tmp_path: Path) -> None:
 
 def test_killed(tmp_path: Path) -> None:
     code = "import sys; from pyclover.cli.start import main; sys.argv[0] = 'clover-run'; main()"
-    command = [sys.executable, "-c", code, "imatrix", "-m", "tiny", "-o", "out.gguf", "--chunks", "8", "-c", "64"]
+    code = f"import pyclover.tuning.imatrix as m; m.SAVE_EVERY_S = 0.0; {code}"  # a state after each group of chunks
+    command = [sys.executable, "-c", code, "imatrix", "-m", "tiny", "-o", "out.gguf", "--chunks", "20", "-c", "64"]
     started = time.monotonic()
     done = subprocess.run([*command, "--json"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["n_chunks"] == 8
+    assert json.loads(done.stdout)["n_chunks"] == 20
     whole_s = time.monotonic() - started
     whole = (tmp_path / "out.gguf").read_bytes()
     (tmp_path / "out.gguf").unlink()
     rng = random.Random(5)
-    for _ in range(4):
+    beside = {f"out.gguf.imatrix.{end}" for end in ("part", "state", "state.new")}
+    n_states = 0
+    for _ in range(20):
         process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(rng.uniform(0.5, 1.0) * whole_s)
+        time.sleep(rng.uniform(0.3, 1.0) * whole_s)
         process.kill()
         process.wait()
-        if (tmp_path / "out.gguf").exists():
+        there = {path.name for path in tmp_path.iterdir()}
+        assert there <= {"out.gguf", *beside}
+        n_states += "out.gguf.imatrix.state" in there
+        if "out.gguf" in there:
             assert (tmp_path / "out.gguf").read_bytes() == whole
             (tmp_path / "out.gguf").unlink()
+    assert n_states > 0  # some had something to go on with
     assert subprocess.run(command, cwd=tmp_path, capture_output=True, check=False).returncode == 0
     assert (tmp_path / "out.gguf").read_bytes() == whole
+    assert [path.name for path in tmp_path.iterdir()] == ["out.gguf"]
+
+
+def test_two_runs_for_one_file_exclude_each_other(tmp_path: Path) -> None:
+    """The second is refused at once, not when both have counted."""
+    out = tmp_path / "out.gguf"
+
+    def second(_: ImatrixProgress) -> None:
+        with pytest.raises(FileError, match="another process is writing this file"):
+            pyclover.imatrix("tiny", out, **SMALL)
+
+    pyclover.imatrix("tiny", out, **{**SMALL, "n_chunks": 1}, progress=second)
+    assert [path.name for path in tmp_path.iterdir()] == ["out.gguf"]
+
+
+def test_the_model_itself_is_not_overwritten(tmp_path: Path) -> None:
+    model = tmp_path / "m.gguf"
+    shutil.copyfile(TINY, model)
+    for out in (model, tmp_path / "m.gguf.imatrix.part"):
+        if out != model:
+            model.rename(out)
+        with pytest.raises(FileError, match="this file is to be read"):
+            pyclover.imatrix(out, model, **SMALL, overwrite=True)
+        assert out.read_bytes() == TINY.read_bytes()
 
 
 def changed(folder: Path, name: str, change: Callable[[Any], None]) -> Path:
@@ -288,11 +321,29 @@ def test_reading_says_what_is_in_it(text: Path, tmp_path: Path) -> None:
         ({"chat_share": 1.5}, r"chat_share is 1\.5: it must be a number from 0 to 1"),
         ({"preview_share": 0.95}, r"preview_share is 0\.95: it must be a number from 0 to 0\.9"),
         ({"preview_share": True}, "preview_share is True"),
+        ({"texts": 5}, "texts must be a path, or a list of them"),
+        ({"overwrite": "yes"}, "overwrite is 'yes'"),
+        ({"progress": 5}, "progress must be a function or None"),
     ],
 )
 def test_wrong_arguments(settings: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=words):
         pyclover.imatrix("tiny", tmp_path / "a.gguf", **settings)
+
+
+def test_names_that_no_file_can_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop").symlink_to("loop")
+    for out, words in (
+        (".", "this is a folder"),
+        (tmp_path, "this is a folder"),
+        ("loop", "no file can be made there: Too many levels"),
+        ("x" * 300, "no file can be made there: File name too long"),
+        (tmp_path / "none" / "a.gguf", "there is no such folder"),
+    ):
+        with pytest.raises(FileError, match=words):
+            pyclover.imatrix("tiny", out, **SMALL, overwrite=True)
+    assert [p.name for p in tmp_path.iterdir()] == ["loop"]
 
 
 def test_texts_that_will_not_do(tmp_path: Path) -> None:
@@ -305,4 +356,27 @@ def test_texts_that_will_not_do(tmp_path: Path) -> None:
         pyclover.imatrix("tiny", tmp_path / "a.gguf", short, **SMALL)
     with pytest.raises(FileError, match=r"none\.txt: the text cannot be read"):
         pyclover.imatrix("tiny", tmp_path / "a.gguf", tmp_path / "none.txt", **SMALL)
+    short.write_bytes(b"")
+    with pytest.raises(UsageError, match="the text gives no chunk of 64 tokens"):
+        pyclover.imatrix("tiny", tmp_path / "a.gguf", short, **SMALL)
+    with pytest.raises(FileError, match="the text cannot be read: Is a directory"):
+        pyclover.imatrix("tiny", tmp_path / "a.gguf", tmp_path, **SMALL)
     assert [p.name for p in tmp_path.iterdir()] == ["short.txt"]
+
+
+def test_a_long_text_is_cut_as_it_comes() -> None:
+    """Not copied for each chunk: that would take hours here."""
+    tokens = list(range(4_000_000))
+    found = list(cut(iter([tokens[:1_000_003], [], tokens[1_000_003:]]), 64, "t"))
+    assert len(found) == 62_500
+    assert all(chunk.tokens[0] == 64 * i and len(chunk.tokens) == 64 for i, chunk in enumerate(found))
+
+
+def test_a_template_that_refuses_everything(tmp_path: Path) -> None:
+    model = tmp_path / "m.gguf"
+    pyclover.repair("tiny", model, chat_template="{{ raise_exception('never') }}")
+    with pytest.raises(UsageError, match="there is nothing to count on: no conversations are counted: "):
+        pyclover.imatrix(model, tmp_path / "a.gguf", n_chunks=2, n_tokens=64, chat_share=1)
+    result = pyclover.imatrix(model, tmp_path / "a.gguf", n_chunks=2, n_tokens=64, preview_share=0)
+    assert (result.n_chunks, result.n_chat) == (1, 0)
+    assert any("no conversations are counted" in note for note in result.notes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import random
@@ -186,6 +187,54 @@ def real_geometry(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def real_rows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A file with the real model's widths, but one layer of each kind, two experts and few tokens; and an importance
+    matrix for it."""
+    spec = importlib.util.spec_from_file_location("real_geometry", ROOT / "benchmarks" / "real_geometry.py")
+    assert spec is not None
+    assert spec.loader is not None
+    geometry: Any = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = geometry
+    spec.loader.exec_module(geometry)
+    geometry.INTERVAL, geometry.N_EXPERT, geometry.N_EXPERT_USED, geometry.N_VOCAB = 2, 2, 2, 1024
+    geometry.RECIPES["f16"] = lambda name, layer, n_layer: "F16"
+    path = tmp_path_factory.mktemp("rows") / "clover.gguf"
+    geometry.write(path, 2, "f16")
+    matrix = pyclover.imatrix(path, path.with_name("matrix.gguf"), n_chunks=2, n_tokens=64, chat_share=0)
+    return path, matrix.path
+
+
+@pytest.mark.timeout(900)  # on a machine that is busy
+def test_real_widths_by_every_recipe(real_rows: tuple[Path, Path], tmp_path: Path) -> None:
+    """No row falls back to another type, and what is read back is what the recipe's name says."""
+    path, matrix = real_rows
+    mixtures: dict[str, dict[str, str]] = {}
+    for recipe in sorted(builtin_names(), key=lambda name: "-" in name):
+        needed = matrix if "exps-IQ" in recipe else None
+        said = pyclover.quantize(path, recipe, tmp_path, imatrix=needed, dry_run=True).files[0]
+        file = pyclover.quantize(path, recipe, tmp_path, imatrix=needed).files[0]
+        base, _, variant = recipe.partition("-")
+        found = types_in(file.path)
+        if not variant:
+            mixtures[base] = program_types(path, base)
+        for name, kind in found.items():
+            wanted = mixtures[base][name]
+            if KEPT.search(name):
+                wanted = "F32"
+            elif variant == "hq" and "_exps." not in name:
+                wanted = "Q8_0"
+            elif variant.startswith("exps-") and "_exps." in name:
+                wanted = variant.removeprefix("exps-")
+            assert (recipe, name, kind) == (recipe, name, wanted)
+        preview = [name for name in found if "ssm_bd_" in name or "right" in name]
+        assert len(preview) == 4
+        assert not file.fallbacks
+        assert said.predicted_bytes == pytest.approx(file.path.stat().st_size, rel=0.005)
+        assert said.predicted_bytes == file.n_bytes == file.path.stat().st_size
+        file.path.unlink()
+
+
 def run(folder: Path, *args: str, **more: Any) -> subprocess.CompletedProcess[str]:
     code = "import sys; from pyclover.cli.start import main; sys.argv[0] = 'clover-run'; main()"
     command = [sys.executable, "-c", code, "quantize", *args]
@@ -226,7 +275,8 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out.gguf"]
 
 
-def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_leaves_nothing(kind: signal.Signals, tmp_path: Path) -> None:
     code = "import sys; from pyclover.cli.start import main; sys.argv[0] = 'clover-run'; main()"
     process = subprocess.Popen(
         [sys.executable, "-c", code, "quantize", "tiny", ".", "-r", "IQ4_XS", "-r", "Q4_K_M-exps-IQ3_XXS", "-t", "1"],
@@ -236,7 +286,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     until = time.monotonic() + 60
     while not (part.exists() and part.stat().st_size > 0) and time.monotonic() < until:
         time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(kind)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
     assert list(tmp_path.iterdir()) == []
@@ -323,6 +373,9 @@ def test_tensors_under_other_names_stay_f32(tmp_path: Path) -> None:
     ("make", "words"),
     [
         (lambda p: pyclover.quantize("tiny", [], p), "no recipe is given"),
+        (lambda p: pyclover.quantize("tiny", 5, p), "recipe must be a name or a path, or a list of them"),
+        (lambda p: pyclover.quantize("tiny", "Q8_0", p, overwrite="yes"), "overwrite is 'yes'"),
+        (lambda p: pyclover.quantize("tiny", "Q8_0", p, progress=5), "progress must be a function or None"),
         (lambda p: pyclover.quantize("tiny", ["Q8_0", "q8_0"], p), "two recipes are called Q8_0"),
         (lambda p: pyclover.quantize("tiny", ["Q8_0", "Q4_0"], p / "a.gguf"), "give a folder that is there"),
         (lambda p: pyclover.quantize("tiny", "Q8_0"), "'tiny' is the model in the package: say where"),

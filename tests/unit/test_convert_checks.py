@@ -26,6 +26,7 @@ from convert_checkpoint import (
 from fake_hub import FakeHub, fake_hub
 from support import ORACLE, ROOT
 
+import pyclover
 from pyclover.errors import (
     ConvertError,
     FileError,
@@ -256,6 +257,17 @@ L = "model.layers.1.linear_attn."
         (setting("layer_types", ["linear_attention"] * 3), "layer_types", "4 entries"),
         (setting("block_length", 33), "block_length", "from 1 to 32"),
         (setting("mask_token_id", 10**6), "mask_token_id", "must be an integer"),
+        (setting("num_experts", 2**31 - 1), "num_experts", "from 1 to 1024"),
+        (setting("num_hidden_layers", 10**6), "num_hidden_layers", "from 1 to 512"),
+        (setting("rms_norm_eps", float("inf")), "rms_norm_eps", "is inf"),
+        (setting("rms_norm_eps", 10**400), "rms_norm_eps", "is 1000"),
+        (setting("rope_parameters", {"rope_theta": 1e7, "partial_rotary_factor": 3}), "partial_rotary_factor", "is 3"),
+        (setting("rope_parameters", {"rope_theta": 1e7, "partial_rotary_factor": "x"}), "partial_rotary_factor", "'x'"),
+        (setting("shift_logits", "no"), "shift_logits", "true or false"),
+        (setting("expert_coreset", "x"), "expert_coreset", "'x'"),
+        (setting("expert_coreset", -3), "expert_coreset", "from 0 to 8"),
+        (setting("expert_coreset", 1), "expert_coreset", "0 or from 2 to 8"),
+        (setting("expert_coreset_share", 7), "expert_coreset_share", "from 0 to 1"),
         (setting("architectures", ["LlamaForCausalLM"]), "architectures", "LlamaForCausalLM"),
         (setting("quantization_config", {"quant_method": "fp8"}), "quantization_config", "quantized already"),
     ],
@@ -394,6 +406,68 @@ def test_a_tokenizer_of_another_model_is_refused(broken: Path) -> None:
     path.unlink()
     with pytest.raises(ModelNotFoundError, match=r"no tokenizer\.json"):
         plan_of(broken)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [1, 2]}},
+        {"model": {"type": "BPE", "vocab": ["a"]}},
+        {"model": [1]},
+        {"added_tokens": "abc"},
+        {"added_tokens": [{"id": "x", "content": "a"}]},
+        {"pre_tokenizer": {"type": "Sequence", "pretokenizers": "ab"}},
+    ],
+)
+def test_a_damaged_tokenizer_is_refused(change: dict[str, Any], broken: Path) -> None:
+    path = broken / "tokenizer.json"
+    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **change}), encoding="utf-8")
+    with pytest.raises(InvalidFileError, match="this is no tokenizer"):
+        plan_of(broken)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links as POSIX has them")
+def test_links_that_lead_nowhere_count_as_nothing(broken: Path) -> None:
+    (broken / "odd.json").symlink_to("odd.json")
+    assert plan_of(broken).warnings == ()
+    shard = broken / "model-00002-of-00003.safetensors"
+    shard.unlink()
+    shard.symlink_to(shard.name)
+    with pytest.raises(IncompleteSetError, match=r"1 weight file is missing: model-00002-of-00003\.safetensors"):
+        plan_of(broken)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"block_length": "x"}, "block_length is 'x'"),
+        ({"block_length": 33}, "block_length is 33"),
+        ({"mask_token": [1]}, "mask_token is of type list"),
+        ({"mask_token": True}, "mask_token is of type bool"),
+        ({"outtype": ["bf16"]}, "outtype is "),
+        ({"overwrite": "yes"}, "overwrite is 'yes'"),
+        ({"progress": 1}, "progress must be a function or None"),
+    ],
+)
+def test_wrong_arguments(arguments: dict[str, Any], words: str, sound: tuple[Path, Oracle], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=words):
+        pyclover.convert(sound[0], tmp_path / "x.gguf", dry_run=True, **arguments)
+
+
+def test_places_where_no_file_may_be_made(broken: Path, tmp_path: Path) -> None:
+    """Found before anything is written, and in a dry run too."""
+    shard = broken / "model-00001-of-00003.safetensors"
+    before = shard.read_bytes()
+    link = tmp_path / "link.gguf"
+    link.symlink_to("nothing")
+    for out, overwrite, words in (
+        (shard, True, "this file is a part of the checkpoint"),
+        (tmp_path / "none" / "x.gguf", False, "there is no such folder"),
+        (link, False, "there is a file of that name"),
+    ):
+        with pytest.raises(ConvertError, match=words):
+            pyclover.convert(broken, out, overwrite=overwrite, dry_run=True)
+    assert shard.read_bytes() == before
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:

@@ -53,6 +53,8 @@ def main():
     does = json.loads((Path(__file__).parent / "does.json").read_text())
     if does == "fail":
         raise ValueError("the checkpoint is odd\\nvery odd")
+    if does == "fill":
+        raise OSError(28, os.strerror(28))
     if does == "die":
         os.kill(os.getpid(), 9)
     logging.warning("clover: something to know")
@@ -233,7 +235,7 @@ def test_killed_and_continued(at: int, plan: ConvertPlan, converter: Path, whole
 @pytest.mark.parametrize(
     ("what", "words"),
     [("fail", "ValueError: the checkpoint is odd very odd"), ("die", "it was killed, perhaps for lack of memory"),
-     ("lose", "the converter would write the tensor")],
+     ("fill", "x.gguf: the disk is full; make room"), ("lose", "the converter would write the tensor")],
 )  # fmt: skip
 def test_a_converter_that_fails(what: str, words: str, plan: ConvertPlan, converter: Path, tmp_path: Path) -> None:
     does(converter, what)

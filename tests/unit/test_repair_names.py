@@ -49,6 +49,15 @@ def test_the_first_rule_that_fits_counts() -> None:
     assert apply_rules(read_rules(rules), NAMES, "m.gguf") == {"blk.0.bd_c": "a", "blk.11.bd_c": "b.11"}
 
 
+def test_a_rule_for_each_of_many_tensors() -> None:
+    """Each is looked up: compared with each other, they would take many minutes."""
+    names = [f"blk.{i}.a" for i in range(50_000)]
+    found = apply_rules(read_rules({name: name + "b" for name in reversed(names)}), names, "m.gguf")
+    assert found == {name: name + "b" for name in names}
+    with pytest.raises(RepairError, match=r"there is no tensor 'blk\.50000\.a'"):
+        apply_rules(read_rules({"blk.50000.a": "x"}), names, "m.gguf")
+
+
 def test_rules_that_make_no_sense() -> None:
     for old, new, word in (
         ("", "x", "lacks a name"),

@@ -68,7 +68,7 @@ def evaluate(
         FileError: no room for the reference's logits, or a disk that cannot be written.
         CancelledError: progress returned False.
     """
-    models = [files] if isinstance(files, (str, os.PathLike)) else list(files)
+    models = _listed("files", files)
     if not models:
         raise UsageError("there is no file to judge: give at least one", option="files")
     if n_ctx is not None:
@@ -76,7 +76,9 @@ def evaluate(
     if arguments.integer("n_chunks", n_chunks, -1) == 0:
         raise UsageError("n_chunks is 0: give at least 1, or -1 for all", option="n_chunks")
     arguments.integer("n_predict", n_predict, 1)
-    arguments.boolean("resume", resume)
+    resume = arguments.boolean("resume", resume)
+    if progress is not None and not callable(progress):
+        raise UsageError("progress must be a function or None", option="progress")
     prompts = _prompts(draft_prompts)
     chosen = check_settings(settings)
     words = None if text is None else read_text(text)
@@ -91,9 +93,24 @@ def evaluate(
         prompts=prompts, n_predict=n_predict, n_models=len(found), progress=progress,
     )  # fmt: skip
     about_reference = None
+    if reference is not None or base is not None:
+        _check_sizes(found, base)
     if reference is not None:
         base, about_reference = _reference(run, found.pop(0), where)
     return _judged(run, found, base, about_reference)
+
+
+def _check_sizes(found: Sequence[Subject], base: Base | None) -> None:
+    """Raises UsageError for a vocabulary of another size: before the reference is read for hours. With the same size
+    the tokens of the text decide, once the file is loaded."""
+    wanted = found[0].report.n_vocab if base is None else base.file.n_vocab
+    for subject in found:
+        n = subject.report.n_vocab
+        if n and wanted and n != wanted:
+            raise UsageError(
+                f"{subject.path} has another vocabulary than the reference ({n} tokens, not {wanted}): their logits "
+                "cannot be compared", option="files",
+            )  # fmt: skip
 
 
 def _reference(run: Run, subject: Subject, logits: Path | None) -> tuple[Base, FileQuality]:
@@ -127,11 +144,20 @@ def _judged(run: Run, found: Sequence[Subject], base: Base | None, about_referen
     )
 
 
+def _listed(option: str, given: PathLike | Sequence[PathLike]) -> list[PathLike]:
+    if isinstance(given, (str, os.PathLike)):
+        return [given]
+    try:
+        return list(given)
+    except TypeError:
+        raise UsageError(f"{option} must be a path, or a list of them", option=option) from None
+
+
 def _prompts(given: Sequence[str] | None) -> tuple[str, ...]:
     if given is None:
         return PROMPTS
-    if isinstance(given, str):
-        raise UsageError("draft_prompts is a str: give a sequence of them", option="draft_prompts")
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        raise UsageError("draft_prompts must be a sequence of str", option="draft_prompts")
     for prompt in given:
         if not arguments.text("draft_prompts", prompt).strip():
             raise UsageError("draft_prompts has an empty prompt: leave it out", option="draft_prompts")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import io
 import math
@@ -19,7 +20,12 @@ ENDINGS = (".png", ".svg", ".pdf")
 
 def check(path: PathLike) -> None:
     """Raises UsageError when no picture of that name can be drawn: asked before the long work."""
-    ending = arguments.path("plot", path).suffix.lower()
+    where = arguments.path("plot", path).expanduser()
+    ending = where.suffix.lower()
+    if where.is_dir():
+        raise UsageError(f"{where} is a folder: give the name of a file", option="plot")
+    if not where.parent.is_dir():
+        raise UsageError(f"{where.parent} is no folder: make it, or give another place", option="plot")
     if ending not in ENDINGS:
         raise UsageError(f"'{os.fspath(path)}' must end in one of {', '.join(ENDINGS)}", option="plot")
     if importlib.util.find_spec("matplotlib") is None:
@@ -59,5 +65,6 @@ def draw(result: Evaluation, path: PathLike) -> None:
         draft.write_bytes(data.getvalue())
         os.replace(draft, where)
     except OSError as error:
-        draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            draft.unlink()
         raise FileError(f"{where}: cannot be written: {error.strerror or error}", path=where) from error
