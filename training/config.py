@@ -52,9 +52,9 @@ class TrainConfig:
 
     seed: int = 20261
     processes: int = 2
-    batch: int = 10  # sequences of a step and process
-    length: int = 160  # clean rows of a sequence
-    noisy: int = 80  # noisy rows of a sequence
+    batch: int = 12  # sequences of a step and process
+    length: int = 128  # clean rows of a sequence
+    noisy: int = 64  # noisy rows of a sequence
     lr: float = 3e-3  # AdamW: embedding, vectors, router
     lr_muon: float = 0.02  # Muon: matrices
     weight_decay: float = 0.05

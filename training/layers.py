@@ -71,9 +71,8 @@ class Attention(nn.Module):
         """visible [B, 1, T, keys] -> [B, T, E]"""
         repeat = self.c.n_head // self.c.n_head_kv
         k, v = (a.repeat_interleave(repeat, dim=2).transpose(1, 2) for a in (k, v))
-        scores = (q.transpose(1, 2) @ k.transpose(2, 3)) / math.sqrt(self.c.head_dim)
-        weights = torch.softmax(scores.masked_fill(~visible, -1e30), dim=-1)
-        o = (weights @ v).transpose(1, 2) * torch.sigmoid(gate)
+        o = F.scaled_dot_product_attention(q.transpose(1, 2), k, v, attn_mask=visible)
+        o = o.transpose(1, 2) * torch.sigmoid(gate)
         return F.linear(o.flatten(2), self.out)
 
 

@@ -65,7 +65,8 @@ class Packer:
 
     def _documents(self, rng: Random, progress: float) -> list[Tokens]:
         copy_heavy = progress < self.config.copy_share
-        return encode(self.tokenizer, [training_document(rng, copy_heavy) for _ in range(_POOL)])
+        drawn = encode(self.tokenizer, [training_document(rng, copy_heavy) for _ in range(_POOL)])
+        return [d for d in drawn if len(d.ids) < self.config.length]  # the few that no sequence holds are left out
 
     def _clean(
         self, rng: Random, pool: list[Tokens], progress: float

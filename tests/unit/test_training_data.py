@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import re
 import sys
 from random import Random
@@ -18,6 +19,7 @@ from training.data import mix, structured, tools  # noqa: E402
 from training.data.base import held_out  # noqa: E402
 from training.template import render_jinja, split_chat  # noqa: E402
 
+SIGNS_OF_ORDER = {"<": operator.lt, ">": operator.gt, "=": operator.eq}
 SIGNS = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}
 # What one of the larger unit is, from common knowledge, not from the generator's table.
 FACTORS = {
@@ -47,7 +49,8 @@ def test_sums(kind: str) -> None:
             left, right = step.split("=")
             assert _value(left) == int(right), work
         *_, high = work.split("=")  # the last digits of the equations are the result
-        low = work.split(",")[0][-1]
+        first, *others = work.split(", ")
+        low = (others[1][-1] if kind == "mul" else "") + first[-1]
         assert int(high + low) == int(value), work
 
 
@@ -79,23 +82,28 @@ def test_words() -> None:
         n = sum(1 for x in word if x == letter)
         assert times == ("once" if n == 1 else f"{n} times")
         assert [part[0] for part in work.split("-")] == list(word)
-        assert numbers(work) == [word[: i + 1].count(letter) for i in range(len(word))]
+        assert [part[0] for part in work.split("-") if len(part) > 1] == [letter] * n  # the finds, numbered
+        assert numbers(work) == list(range(1, n + 1))
     for question, _, answer in samples("repeat"):
         assert question.endswith(": " + answer)
 
 
 def test_numbers_in_order() -> None:
-    for question, _, answer in samples("sort"):
+    for question, work, answer in samples("sort"):
         given = numbers(question)
         assert numbers(answer) == sorted(given)
+        steps = [numbers(step) for step in work.split("; ")]  # one number more in each, in order
+        assert steps == [sorted(given[: i + 1]) for i in range(len(given))]
     for question, _, answer in samples("count"):
         first, last = numbers(question)
         step = 1 if last >= first else -1
         assert (step < 0) == ("down" in question or "backwards" in question)
         assert numbers(answer) == list(range(first, last + step, step))
-    for question, _, answer in samples("larger"):
+    for question, work, answer in samples("larger"):
         pick = min if "smaller" in answer else max
         assert numbers(answer) == [pick(numbers(question))]
+        assert all(SIGNS_OF_ORDER[sign](int(a), int(b)) for a, sign, b in map(str.split, work.split(", ")))
+        assert numbers(work)[-2:] == sorted(numbers(question), reverse=True)
     for _, _, answer in samples("unit"):
         n, unit, value = re.match(r"(\d+) (\w+) are (\d+) ", answer).groups()  # type: ignore[union-attr]
         assert int(n) * FACTORS[unit] == int(value)
@@ -108,6 +116,11 @@ def test_logic_and_follow_up() -> None:
         elif "greater" in question or "less" in question:
             a, b = numbers(question)
             true = a > b if "greater" in question else a < b
+            asked, tens, *ones, said = re.split(r"[?,] ", work)
+            assert asked in question
+            assert all(SIGNS_OF_ORDER[step[2]](int(step[0]), int(step[4])) for step in (tens, *ones))
+            assert (tens[2] == "=") == bool(ones)
+            assert said == f"{a} is {'greater' if a > b else 'less'}"
             assert answer == (
                 ("True" if true else "False") if question.startswith("True") else ("Yes" if true else "No")
             )
@@ -116,8 +129,7 @@ def test_logic_and_follow_up() -> None:
             most = ({a for a, _ in pairs} - {b for _, b in pairs}).pop()
             least = ({b for _, b in pairs} - {a for a, _ in pairs}).pop()
             middle = ({a for a, _ in pairs} & {b for _, b in pairs}).pop()
-            assert work.endswith(f": {most}, {middle}, {least}")
-            assert work.startswith(middle)
+            assert re.fullmatch(f"{most} is (\\w+) than {middle}, {middle} is \\1 than {least}", work)
             top = answer.rstrip(".").rsplit(" ", 1)[1] in ("tallest", "oldest", "fastest")
             assert answer.split(" ")[0] == (most if top else least)
     rng = Random(4)

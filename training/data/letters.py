@@ -44,11 +44,11 @@ def length_work(word: str) -> str:
 
 
 def occur_work(word: str, letter: str) -> str:
-    """Letters in order, each with the number of finds so far, so that no step has to look back further than one."""
+    """Letters in order, the finds numbered."""
     parts, found = [], 0
     for x in word:
         found += x == letter
-        parts.append(f"{x}{found}")
+        parts.append(f"{x}{found}" if x == letter else x)
     return "-".join(parts)
 
 
@@ -71,7 +71,7 @@ def letters(rng: Random) -> Sample:
 
 def occur(rng: Random) -> Sample:
     word = any_word(rng)
-    letter = rng.choice(word) if rng.random() < 0.85 else rng.choice("aeinorst")
+    letter = rng.choice(word) if rng.random() < 0.9 else rng.choice("aeinorst")
     n = word.count(letter)
     times = "once" if n == 1 else f"{n} times"
     text = polite(rng, ask(rng, OCCUR, w=word, x=letter))

@@ -42,9 +42,28 @@ def sub_work(a: int, b: int) -> str:
 
 
 def mul_work(a: int, b: int) -> str:
-    """Two digits times one: ones, tens, tens and carry."""
+    """Two digits times one: ones, tens, then the carry digit by digit: each step is one that other numbers need too."""
     ones, tens = a % 10 * b, a // 10 * b
-    return f"{a % 10}*{b}={ones:02d}, {a // 10}*{b}={tens:02d}, {tens:02d}+{ones // 10}={tens + ones // 10:02d}"
+    low = tens % 10 + ones // 10
+    return (
+        f"{a % 10}*{b}={ones:02d}, {a // 10}*{b}={tens:02d}, "
+        f"{tens % 10}+{ones // 10}={low:02d}, {tens // 10}+{low // 10}={tens // 10 + low // 10}"
+    )
+
+
+def sign(a: int, b: int) -> str:
+    return "<" if a < b else ">" if a > b else "="
+
+
+def compare_work(a: int, b: int) -> str:
+    """Tens, and ones where the tens are equal; for different numbers below 100."""
+    tens = f"{a // 10} {sign(a // 10, b // 10)} {b // 10}"
+    return tens if a // 10 != b // 10 else f"{tens}, {a % 10} {sign(a % 10, b % 10)} {b % 10}"
+
+
+def sort_work(numbers: list[int]) -> str:
+    """One number after the other put into its place."""
+    return "; ".join(" ".join(map(str, sorted(numbers[: i + 1]))) for i in range(len(numbers)))
 
 
 def _operand(rng: Random) -> int:
@@ -120,7 +139,7 @@ def sort(rng: Random) -> Sample:
     ordered = ", ".join(map(str, sorted(numbers)))
     text = ask(rng, SORT, x=", ".join(map(str, numbers)))
     key = "sort:" + ":".join(map(str, numbers))
-    return Sample(key, user(text), ordered, f"smallest {min(numbers)}, largest {max(numbers)}")
+    return Sample(key, user(text), ordered, sort_work(numbers))
 
 
 COMPARE = {
@@ -140,10 +159,8 @@ def larger(rng: Random) -> Sample:
     which = rng.choice(("larger", "larger", "smaller"))
     best = max(a, b) if which == "larger" else min(a, b)
     text = polite(rng, ask(rng, COMPARE[which], a=a, b=b))
-    sign = "<" if a < b else ">"
-    return Sample(
-        f"larger:{min(a, b)}:{max(a, b)}", user(text), f"{best} is {which}.", f"{a} {sign} {b}, the {which} one"
-    )
+    work = f"{compare_work(a, b)}, {max(a, b)} > {min(a, b)}"
+    return Sample(f"larger:{min(a, b)}:{max(a, b)}", user(text), f"{best} is {which}.", work, show_work=True)
 
 
 # from, to, digit and zeros of the factor

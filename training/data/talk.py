@@ -24,8 +24,7 @@ def _order(rng: Random) -> Sample:
         facts.reverse()
     which, answer = rng.choice(((most, a), (least, c)))
     text = " ".join(facts) + " " + ask(rng, ("Who is the {x}?", "Who is {x}?", "Who of them is the {x}?"), x=which)
-    # the thought names the one in the middle first: it is the name that comes twice
-    work = f"{b} is in the middle: {a}, {b}, {c}"
+    work = f"{a} is {more} than {b}, {b} is {more} than {c}"  # both facts again, the first of all three in front
     return Sample(f"order:{a}:{b}:{c}:{which}", user(text), f"{answer} is the {which}.", work, show_work=True)
 
 
@@ -59,7 +58,7 @@ def _compare(rng: Random) -> Sample:
     answer = "Yes" if right else "No"
     if text.startswith("True"):
         answer = "True" if right else "False"
-    work = f"{a} is {'greater' if a > b else 'less'} than {b}"
+    work = f"{word}? {numbers.compare_work(a, b)}, {a} is {'greater' if a > b else 'less'}"
     return Sample(f"larger:{min(a, b)}:{max(a, b)}", user(text), answer, work, show_work=True)
 
 
