@@ -34,6 +34,10 @@ _CODE = "import sys; sys.path[:] = {path!r}; from pyclover.chat.worker import ma
 _NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "GGML_VK_VISIBLE_DEVICES": ""}
 
 
+class TemplateLimitError(TemplateError):
+    """A template breaks a limit: of time, memory, text or depth."""
+
+
 class TemplateProcess:
     """The process, from the side of the one who asks. Safe to use from several threads, and after a fork.
 
@@ -141,11 +145,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _too_big(limit_bytes: int) -> TemplateError:
-    return TemplateError(f"the chat template takes more than {limit_bytes >> 20} MiB of memory")
+def _too_big(limit_bytes: int) -> TemplateLimitError:
+    return TemplateLimitError(f"the chat template takes more than {limit_bytes >> 20} MiB of memory")
 
 
-class _DiedError(TemplateError):
+class _DiedError(TemplateLimitError):
     """The process ended before it answered."""
 
 
@@ -231,7 +235,7 @@ class _Child:
                             selector.unregister(self._in)
                 took = time.monotonic() - began
                 if took > limit_s and (took > limit_s * WALL_FACTOR or self._cpu_s() - cpu_began > limit_s):
-                    raise TemplateError(f"the chat template takes more than {limit_s:.3g} s and was stopped")
+                    raise TemplateLimitError(f"the chat template takes more than {limit_s:.3g} s and was stopped")
                 if self._start_bytes and self._resident() - self._start_bytes > self._limit_bytes * 5 // 4:
                     raise _too_big(self._limit_bytes)
         answer: dict[str, Any] = frames.unpacked(got[frames.HEADER.size :])
@@ -246,7 +250,7 @@ class _Child:
             got += piece
         size = _frame_size(got)
         if size is not None and size > frames.MAX_ANSWER:
-            raise TemplateError(f"the chat template writes more than {frames.MAX_ANSWER >> 20} MiB")
+            raise TemplateLimitError(f"the chat template writes more than {frames.MAX_ANSWER >> 20} MiB")
 
     def _write(self, data: memoryview) -> int:
         try:

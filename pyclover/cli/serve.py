@@ -33,8 +33,9 @@ SERVER.add("--api-key", name="api_key", metavar="KEY", envvar="LLAMA_API_KEY",
            help="Key that clients have to send, several with commas; better in the environment (LLAMA_API_KEY) or a "
            "file, for everybody here can read a command line. [default: none]")  # fmt: skip
 SERVER.add("--api-key-file", name="api_key_file", metavar="FILE", help="File with keys, one a line.")
-SERVER.add("--cors-origins", name="cors_origins", metavar="ORIGINS",
-           help="Web pages of which origins may use it: localhost, *, or a list with commas. [default: localhost]",
+SERVER.add("--cors-origins", name="cors_origins", metavar="ORIGIN",
+           help="Web pages of which origin may use it: localhost, *, or one such as https://example.org. [default: "
+           "localhost]",
            )  # fmt: skip
 SERVER.add("-np", "--parallel", name="n_slots", metavar="N", type=click.IntRange(1, 64),
            help="Requests computed at the same time; they share the context. [default: 1]")  # fmt: skip
@@ -51,7 +52,7 @@ REQUESTS.add("-n", "--predict", "--n-predict", name="max_tokens", metavar="N", t
 REQUESTS.add("-rea", "--reasoning", name="thinking", metavar="on|off|auto", type=on_off_auto,
              help="Whether the model thinks before it answers; auto: as its template has it. [default: auto]",
              )  # fmt: skip
-REQUESTS.add("--reasoning-budget", name="think_budget", metavar="N", type=click.IntRange(min=-1),
+REQUESTS.add("--think-budget", "--reasoning-budget", name="think_budget", metavar="N", type=click.IntRange(min=-1),
              help="Tokens that it may think; -1 = no limit. [default: -1]")  # fmt: skip
 REQUESTS.add("--chat-template-file", name="template_file", metavar="FILE",
              type=click.Path(exists=True, dir_okay=False),
@@ -64,6 +65,8 @@ REQUESTS.add("--top-p", name="top_p", metavar="P", type=float,
 REQUESTS.add("--min-p", name="min_p", metavar="P", type=float,
              help="Drop tokens less likely than P times the likeliest; 0 = none. [default: 0.05]")  # fmt: skip
 REQUESTS.add("-s", "--seed", name="seed", metavar="N", type=seed, help="Seed; -1 = a new one each time. [default: -1]")
+
+REQUEST_KEYWORDS = ("thinking", "think_budget", "max_tokens", "template", "defaults")  # what these become
 
 
 @click.command(cls=options.SectionCommand, short_help="Serve a model: OpenAI API, and a page to chat with.")
@@ -95,6 +98,7 @@ def serve(*, model: str | None, profile: str, verbose: bool, as_json: bool, **va
 
     with terminated() as ending:
         chosen = EMBEDDED_MODEL if model is None else model
+        check_early(chosen, speculation, keywords)
         file = fetched(out, chosen, fit=keywords.get("fit", True) and "rpc" not in keywords)
         if "rpc" not in keywords:  # a profile is of this machine alone
             use = profile_use.for_server(out, profile, file, values, keywords)
@@ -112,6 +116,28 @@ def serve(*, model: str | None, profile: str, verbose: bool, as_json: bool, **va
         finally:
             out.talk("stopping …")
             server.close()
+
+
+def check_early(model: str, speculation: DraftSelf | Literal["auto"] | None, keywords: dict[str, Any]) -> None:
+    """Finds what is wrong with the options before a model is looked for; a download may take an hour.
+
+    Keys of a file are put among the other keywords: it may be a pipe, which is read once.
+
+    Raises:
+        UsageError, ServerError: as `pyclover.start_server`.
+    """
+    from pyclover.serve.launch import reachable
+    from pyclover.serve.server import settings_from
+    from pyclover.source import is_hub_name
+
+    given = SERVER.given(keywords)
+    given.pop("log_file", None)
+    given |= {name: keywords[name] for name in REQUEST_KEYWORDS if name in keywords}
+    settings = settings_from(speculation=speculation, **given)
+    if keywords.pop("api_key_file", None) is not None:
+        keywords["api_key"] = list(settings.api_keys)
+    if is_hub_name(model):
+        reachable(settings)
 
 
 class Ending:

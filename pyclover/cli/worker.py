@@ -46,5 +46,5 @@ def worker(
             else:
                 out.write(f"{running.endpoint}\n")
             while not ending.asked.is_set():
-                if running.wait(0.2):
+                if running.wait(0.2) and not ending.asked.is_set():  # a second Ctrl-C ends it here
                     raise ServerError(f"the worker ended ({running.why()})")

@@ -12,12 +12,13 @@ from pyclover.engine.build_info import programs
 from pyclover.engine.context import ContextOptions
 from pyclover.engine.speculation import DraftSelf
 from pyclover.engine.threads import default_threads, usable_processors
-from pyclover.errors import PathLike, ServerError
+from pyclover.errors import PathLike, ServerError, UsageError
 from pyclover.files.gate import ValidatedModel, validate
 from pyclover.plan.fit import fit as plan_for
 from pyclover.plan.geometry import geometry_of
 from pyclover.serve import address, memory
 from pyclover.serve.settings import ServerSettings, ignored_variables
+from pyclover.serve.template import check_template
 from pyclover.serve.workers import check_workers
 from pyclover.source import model_file
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 ALL_LAYERS = 999
 N_CTX_UNPLANNED = 8192
+MIN_TOKENS = 2  # of a context and a batch: llama.cpp's server begins with a pass of so many, or aborts
 # those of the context that the plan chooses, or llama.cpp when nothing is planned
 PLANNED = ("n_ctx", "n_batch", "n_ubatch", "cache_type_k", "cache_type_v")
 PLACES: tuple[str, ...] = ("n_gpu_layers", "n_cpu_moe")
@@ -68,6 +70,17 @@ def program(name: str) -> str:
     return str(found)
 
 
+def reachable(settings: ServerSettings) -> ServerSettings:
+    """The settings with a port on which the server can listen.
+
+    Raises:
+        ServerError: the port is taken, or a worker cannot be reached.
+    """
+    port = address.bindable(settings.host, settings.port)
+    check_workers(settings.rpc)
+    return replace(settings, port=port)
+
+
 def prepare(
     model: PathLike,
     settings: ServerSettings,
@@ -84,6 +97,7 @@ def prepare(
 
     Raises:
         ServerError: the port is taken, a worker cannot be reached, or the build has no server.
+        TemplateError: the chat template takes too long or too much memory.
         DoesNotFitError, FileError, DownloadError, UsageError: as Clover().
     """
     given = {name: value for name, value in context.items() if value is not None}
@@ -92,9 +106,7 @@ def prepare(
         arguments.integer(name, value, -1)
     options = ContextOptions(**given)
     server = program("llama")
-    port = address.bindable(settings.host, settings.port)
-    settings = replace(settings, port=port)
-    check_workers(settings.rpc)
+    settings = reachable(settings)
     fit, mmap = arguments.boolean("fit", fit), arguments.boolean("mmap", mmap)
     source = model_file(model, fit=fit and not settings.rpc, progress=progress)
     file = validate(source.path)
@@ -118,6 +130,9 @@ def prepare(
         n_ctx = options.n_ctx if options.n_ctx is not None else min(N_CTX_UNPLANNED, geometry_of(file).n_ctx_train)
         n_ctx, n_ubatch = n_ctx or geometry_of(file).n_ctx_train, options.n_ubatch
         sizes = _unplanned(options, placed, n_ctx, workers=bool(settings.rpc))
+    for name, value in (("n_ctx", n_ctx), ("n_batch", options.n_batch)):
+        if value < MIN_TOKENS:
+            raise UsageError(f"{name} is {value}: a server needs at least {MIN_TOKENS}", option=name)
     if isinstance(settings.speculation, DraftSelf):
         memory.check_rows(settings.speculation.n_rows, settings.n_slots, min(n_ubatch, n_ctx))
 
@@ -129,9 +144,10 @@ def prepare(
         )
     if settings.template is not None:
         arguments.text("template", settings.template)
+    check_template(settings.template, file)
     flash = "auto" if options.flash_attn == "auto" else "on" if options.flash_attn else "off"
     command = [
-        server, "serve", "-m", str(file.first_path), "--alias", alias(model, file), "--port", str(port),
+        server, "serve", "-m", str(file.first_path), "--alias", alias(model, file), "--port", str(settings.port),
         *settings.arguments(), *sizes, "-t", str(n_threads), "-tb", str(options.n_threads_batch or n_threads),
         "-fa", flash, *([] if mmap else ["--load-mode", "none"]), "--log-colors", "off",
         *(["--spec-rollback", "snapshots"] if options.rs_snapshots else []),

@@ -47,7 +47,8 @@ class Server:
         log_file: PathLike | None = None,
         patience: Patience | None = None,
     ) -> None:
-        self._prepared, self._sink, self._file = prepared, log, _opened(log_file)
+        self._prepared, self._on_event = prepared, on_event
+        self._sink, self._file = log, _opened(log_file)
         settings = prepared.settings
         self.model, self.path, self.plan = prepared.model, str(prepared.path), prepared.plan
         self.mode, self.n_ctx, self.n_threads = settings.mode, prepared.n_ctx, prepared.n_threads
@@ -81,10 +82,22 @@ class Server:
         return Process(command, self._prepared.settings.environment(), self._write)
 
     def _write(self, line: str) -> None:
+        if self._file is not None:
+            try:
+                self._file.write(line + "\n")
+            except OSError as error:  # a full disk stops no server
+                self._close_log()
+                if self._on_event is not None:
+                    why = error.strerror or error
+                    self._on_event(Event("fault", f"the log file cannot be written: {why}; it gets no more lines"))
         if self._sink is not None:
             self._sink(line)
-        if self._file is not None:
-            self._file.write(line + "\n")
+
+    def _close_log(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):  # what it still holds has no room either
+                file.close()
 
     @property
     def pid(self) -> int | None:
@@ -123,8 +136,7 @@ class Server:
     def _clean_up(self) -> None:
         with contextlib.suppress(OSError):
             self._folder.cleanup()
-        if self._file is not None:
-            self._file.close()
+        self._close_log()
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -191,7 +203,7 @@ def start_server(
         model, n_ctx … mmap, download_progress: as for `Clover`; n_ctx is shared by all slots.
         host, port: where to listen; port 0: a free one. Other hosts than those of this machine need a key.
         api_key, api_key_file: keys of which a client has to send one; the file has one a line.
-        cors_origins: web pages of which origins may use it: "localhost", "*", or a list with commas.
+        cors_origins: web pages of which origin may use it: "localhost", "*", or one such as "https://example.org".
         n_slots: requests that are computed at the same time; others wait.
         metrics: Prometheus metrics at /metrics.
         rpc: workers ("host:port", several with commas) that take the model's layers; nothing is planned then.
@@ -207,12 +219,13 @@ def start_server(
     Raises:
         ServerError: the port is taken, a worker cannot be reached, or the server ended before it was ready.
         UsageError: an option that cannot be honoured.
+        TemplateError: the chat template takes more time or memory than a template may.
         FileError, DownloadError, DoesNotFitError: as `Clover`.
     """
-    settings = ServerSettings(
-        host=host, port=port, api_keys=keys.collect(api_key, api_key_file), cors_origins=cors_origins, n_slots=n_slots,
-        metrics=metrics, rpc=parse_workers(rpc) if rpc else (), speculation=speculation, thinking=thinking,
-        think_budget=think_budget, max_tokens=max_tokens, template=template, defaults=defaults or {}, stall_s=stall_s,
+    settings = settings_from(
+        host=host, port=port, api_key=api_key, api_key_file=api_key_file, cors_origins=cors_origins, n_slots=n_slots,
+        metrics=metrics, rpc=rpc, speculation=speculation, thinking=thinking, think_budget=think_budget,
+        max_tokens=max_tokens, template=template, defaults=defaults or {}, stall_s=stall_s,
     )  # fmt: skip
     context = {
         "n_ctx": n_ctx, "n_batch": n_batch, "n_ubatch": n_ubatch, "n_threads": n_threads,
@@ -221,6 +234,21 @@ def start_server(
     }  # fmt: skip
     prepared = prepare(model, settings, context, fit=fit, mmap=mmap, progress=download_progress)
     return Server(prepared, on_event=on_event, log=log, log_file=log_file)
+
+
+def settings_from(
+    *,
+    api_key: str | Sequence[str] | None = None,
+    api_key_file: PathLike | None = None,
+    rpc: str | Sequence[str] = (),
+    **others: Any,
+) -> ServerSettings:
+    """Checks those arguments of start_server() that have to do with neither model nor memory.
+
+    Raises:
+        UsageError: an option that cannot be honoured.
+    """
+    return ServerSettings(api_keys=keys.collect(api_key, api_key_file), rpc=parse_workers(rpc), **others)
 
 
 def _opened(path: PathLike | None) -> TextIO | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -32,7 +33,7 @@ class ServerSettings:
     Attributes:
         host, port: where to listen; port 0: a free one.
         api_keys: of which a client has to send one; (): none is asked for.
-        cors_origins: web pages of which origins may use it: "localhost", "*", or a list with commas.
+        cors_origins: web pages of which origin may use it: "localhost", "*", or one such as "https://example.org".
         n_slots: requests that are computed at the same time.
         metrics: Prometheus metrics at /metrics.
         rpc: workers that take layers of the model.
@@ -71,7 +72,7 @@ class ServerSettings:
         for name in ("think_budget", "max_tokens"):
             if getattr(self, name) is not None:
                 arguments.integer(name, getattr(self, name), 0)
-        arguments.text("cors_origins", self.cors_origins)
+        _check_origin(arguments.text("cors_origins", self.cors_origins))
         if not isinstance(self.stall_s, (int, float)) or not 0 <= self.stall_s < math.inf:
             raise UsageError(f"stall_s is {shortened(self.stall_s)}: it must be seconds, 0 for never", option="stall_s")
         self._check_sampling()
@@ -141,6 +142,16 @@ class ServerSettings:
         return {**kept, "GGML_NO_BACKTRACE": "1"}
 
 
+def _check_origin(text: str) -> None:
+    """Raises UsageError for what no browser would find its page in: the server sends it as it is."""
+    if text not in ("localhost", "*") and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[A-Za-z0-9._:\[\]-]+", text):
+        raise UsageError(
+            f"cors_origins is {shortened(text)}: give localhost, *, or one origin without a path, such as "
+            "https://example.org (browsers take no list)",
+            option="cors_origins",
+        )
+
+
 def ignored_variables() -> tuple[str, ...]:
     """Variables of llama.cpp that are set and have no effect on our server."""
     return tuple(sorted(name for name in os.environ if name.startswith("LLAMA_ARG_")))
@@ -150,7 +161,7 @@ def _drafting(speculation: object) -> list[str | int | float]:
     if not isinstance(speculation, DraftSelf):
         return []
     out: list[str | int | float] = ["--spec-type", "draft-self", "--spec-draft-n-max", speculation.n_max]
-    out += ["--spec-draft-steps", speculation.steps] if speculation.steps != 1 else []
+    out += ["--spec-draft-steps", speculation.steps] if speculation.steps is not None else []
     out += ["--spec-draft-rows", speculation.block] if speculation.block is not None else []
     out += ["--spec-draft-p-min", speculation.p_min] if speculation.p_min else []
     out += ["--spec-draft-adaptive"] if speculation.adapts else []

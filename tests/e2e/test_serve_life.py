@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,17 @@ import psutil
 import pytest
 from support import ORACLE
 
+import pyclover
+from pyclover.chat.apart import TemplateProcess
 from pyclover.engine.build_info import programs
 from pyclover.engine.speculation import DraftSelf
+from pyclover.errors import TemplateError, UsageError
+from pyclover.files.embedded import embedded_path
+from pyclover.files.gate import validate
 from pyclover.serve.address import bindable
 from pyclover.serve.server import start_server
+from pyclover.serve.supervisor import Event
+from pyclover.serve.template import check_template
 
 ELSEWHERE = tempfile.gettempdir()  # in the checkout Python would find the source folder first
 
@@ -83,6 +91,22 @@ def test_ready_means_ready_and_a_signal_ends_it_cleanly(kind: signal.Signals) ->
         assert process.returncode == 0, stderr
         assert "Traceback" not in stderr
         assert not psutil.pid_exists(said["pid"])
+
+
+def test_ctrl_c_while_an_answer_is_streamed() -> None:
+    """llama.cpp's own server would wait until its client hangs up."""
+    body = {"messages": [{"role": "user", "content": "Hi"}], "stream": True, "max_tokens": 1900, "ignore_eos": True}
+    with command("--port", "0") as (process, said):
+        connection = http.client.HTTPConnection("127.0.0.1", said["port"], timeout=60)
+        connection.request("POST", "/v1/chat/completions", json.dumps(body))
+        answer = connection.getresponse()
+        assert answer.read(20).startswith(b"data: {")
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)  # the client stays
+        assert process.returncode == 0, stderr
+        assert "Traceback" not in stderr
+        assert not psutil.pid_exists(said["pid"])
+        connection.close()
 
 
 def test_a_second_ctrl_c_does_not_wait() -> None:
@@ -152,6 +176,12 @@ def test_failures_are_one_sentence_before_anything_listens(tmp_path: Path) -> No
     assert "cut.gguf" in fails("--port", "0", "-m", str(cut))
 
 
+@pytest.mark.parametrize("option", ["n_ctx", "n_batch"])
+def test_sizes_with_which_the_server_would_abort(option: str) -> None:
+    with pytest.raises(UsageError, match=f"{option} is 1: a server needs at least 2"):
+        start_server("tiny", port=0, **{option: 1})  # type: ignore[arg-type]
+
+
 def test_a_key_is_asked_for_everything_but_health_and_the_page() -> None:
     with start_server("tiny", port=0, api_key="sesame") as server:
         assert get(server.port, "/v1/models")[0] == 401
@@ -175,6 +205,46 @@ def test_a_burst_of_clients_that_never_finish_asking_keeps_nobody_out() -> None:
             one.sendall(half)
         assert get(server.port, "/health")[0] == 200
         assert get(server.port, "/slots")[0] == 200  # which the watchdog asks for
+
+
+ENDLESS = "{% for a in range(99999) %}" * 3 + "{% endfor %}" * 3
+DOUBLING = "{% set n = namespace(x='a') %}{% for a in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}{{ n.x }}"
+
+
+@pytest.mark.parametrize("source", [ENDLESS, DOUBLING], ids=["time", "memory"])
+@pytest.mark.parametrize("where", ["option", "file"])
+def test_a_hostile_template_is_refused_before_a_server_runs_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source: str, where: str
+) -> None:
+    """llama.cpp's server would run it at its start, without limits."""
+
+    def started(*_: Any) -> None:
+        raise AssertionError("a server was started")
+
+    monkeypatch.setattr("pyclover.serve.server.Process", started)
+    limited = partial(TemplateProcess, time_limit_s=2.0, memory_limit_bytes=256 << 20)
+    monkeypatch.setattr("pyclover.serve.template.TemplateProcess", limited)
+    model, given = "tiny", source
+    if where == "file":
+        model, given = str(tmp_path / "hostile.gguf"), None
+        pyclover.repair(embedded_path("tiny"), model, chat_template=source)
+    with pytest.raises(TemplateError, match=r"takes more than .*--chat-template-file"):
+        start_server(model, port=0, template=given)
+
+
+def test_what_jinja2_alone_refuses_is_left_to_the_server() -> None:
+    check_template("{{ nobody.gave.this }}{{ messages.append(1) }}", validate(embedded_path("tiny")))
+    check_template(None, validate(embedded_path("tiny")))
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is full")
+def test_a_full_disk_ends_the_log_and_not_the_server() -> None:
+    events: list[Event] = []
+    with start_server("tiny", port=0, log_file="/dev/full", on_event=events.append) as server:
+        assert get(server.port, "/health")[0] == 200
+    [fault] = [event.text for event in events if event.kind == "fault"]
+    assert "the log file cannot be written: No space left on device" in fault
+    assert server.n_restarts == 0
 
 
 def test_the_log_goes_where_it_is_told(tmp_path: Path) -> None:

@@ -175,6 +175,42 @@ def test_tools(client: Any) -> None:
     assert isinstance(json.loads(call.function.arguments)["city"], str)
 
 
+def test_a_streamed_call_is_the_same_call(client: Any) -> None:
+    question: list[Any] = [{"role": "user", "content": "What is the weather in Paris?"}]
+    asked: dict[str, Any] = {"tools": [WEATHER], "tool_choice": "required", "max_tokens": 120}
+    [whole] = ask(client, question, **asked).choices[0].message.tool_calls
+    choices = [chunk.choices[0] for chunk in ask(client, question, stream=True, **asked) if chunk.choices]
+    parts = [call for choice in choices for call in choice.delta.tool_calls or ()]
+    assert {part.index for part in parts} == {0}
+    assert [part.function.name for part in parts if part.function.name] == [whole.function.name]
+    assert [part.id for part in parts if part.id][:1] != [""]
+    assert json.loads("".join(part.function.arguments or "" for part in parts)) == json.loads(whole.function.arguments)
+    assert choices[-1].finish_reason == "tool_calls"
+
+
+def test_a_class_of_pydantic_comes_back(client: Any) -> None:
+    pydantic = pytest.importorskip("pydantic")
+    person = pydantic.create_model("Person", name=(str, ...), age=(int, ...))
+    answer = client.chat.completions.parse(
+        model="tiny", messages=[{"role": "user", "content": "Write JSON with name Ada and age 36."}], temperature=0,
+        response_format=person, max_tokens=200, extra_body={"chat_template_kwargs": {"enable_thinking": False}},
+    )  # fmt: skip
+    assert isinstance(answer.choices[0].message.parsed, person)
+
+
+def test_completions_without_a_template(client: Any) -> None:
+    """The older API: the prompt is the text itself."""
+    prompt = "<|im_start|>user\nWhat is 12 + 7?<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    asked: dict[str, Any] = {"model": "tiny", "prompt": prompt, "max_tokens": 64, "temperature": 0}
+    whole = client.completions.create(**asked)
+    assert "19" in whole.choices[0].text
+    assert whole.choices[0].finish_reason == "stop"
+    assert whole.usage.total_tokens == whole.usage.prompt_tokens + whole.usage.completion_tokens
+    parts = [chunk.choices[0].text for chunk in client.completions.create(stream=True, **asked) if chunk.choices]
+    assert len(parts) > 1
+    assert "".join(parts) == whole.choices[0].text
+
+
 def test_what_the_client_sees_of_errors(server: Server, client: Any) -> None:
     wrong = openai.OpenAI(base_url=f"{server.url}/v1", api_key="wrong", max_retries=0)
     with pytest.raises(openai.AuthenticationError):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +61,46 @@ def test_options_become_keywords(asked: list[dict[str, Any]], tmp_path: Path) ->
 def test_the_key_may_stand_in_the_environment(asked: list[dict[str, Any]]) -> None:
     run(env={"LLAMA_API_KEY": "sesame"})
     assert asked[0]["api_key"] == "sesame"
+
+
+def test_a_file_of_keys_is_read_once(asked: list[dict[str, Any]], tmp_path: Path) -> None:
+    """It may be a pipe, as of a password manager."""
+    pipe = tmp_path / "keys"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=("sesame\n",), daemon=True)
+    writer.start()
+    run("--api-key-file", str(pipe), "--api-key", "first")
+    writer.join(30)
+    assert asked[0]["api_key"] == ["first", "sesame"]
+    assert "api_key_file" not in asked[0]
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--host", "0.0.0.0"], "add --api-key"),
+        (["--rpc", ""], "rpc: '' is no worker"),
+        (["--cors-origins", "a,b"], "--cors-origins"),
+        (["--api-key-file", "nowhere"], "cannot be read"),
+        (["--port", "TAKEN"], "is taken by another program"),
+        (["--port", "0", "--rpc", "127.0.0.1:TAKEN"], "the worker 127.0.0.1:"),
+    ],
+)
+def test_nothing_is_downloaded_for_options_that_are_wrong(
+    monkeypatch: pytest.MonkeyPatch, args: list[str], said: str
+) -> None:
+    def fetched(*_: Any, **__: Any) -> str:
+        raise AssertionError("it looks for the model")
+
+    monkeypatch.setattr("pyclover.cli.serve.fetched", fetched)
+    with socket.socket() as s:  # taken, and no worker
+        s.bind(("127.0.0.1", 0))
+        s.listen()
+        port = str(s.getsockname()[1])
+        done = run("-m", "owner/repo:Q4_K_M", *[arg.replace("TAKEN", port) for arg in args])
+    assert done.exit_code in (1, 2)
+    assert said in done.output
+    assert "Traceback" not in done.output
 
 
 @pytest.mark.parametrize("args", [["--spec-draft-n-max", "4"], ["--port", "65536"], ["-np", "0"], ["--stall", "-1"]])

@@ -68,12 +68,25 @@ def test_keys_are_in_the_environment_and_not_on_the_command_line(monkeypatch: py
         ({"defaults": 5}, "defaults is 5: it must be a mapping"),
         ({"thinking": 3}, "thinking"),
         ({"stall_s": float("nan")}, "stall_s"),
+        ({"cors_origins": ""}, "cors_origins"),
+        ({"cors_origins": "example.org"}, "one origin without a path, such as https://example.org"),
+        ({"cors_origins": "https://example.org/"}, "without a path"),
+        ({"cors_origins": "https://a.example,https://b.example"}, "browsers take no list"),
+        ({"cors_origins": "https://a.example\r\nX: y"}, "cors_origins"),
     ],
 )
 def test_what_cannot_be_honoured(values: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError) as caught:
         ServerSettings(**values)
     assert said in str(caught.value)
+
+
+# "localhost" and "*" have a meaning for llama.cpp's server; others it sends as they are, and a browser compares them
+# with its page's origin, of which the Fetch standard has the form
+@pytest.mark.parametrize("origin", ["localhost", "*", "https://example.org", "http://[::1]:5173", "app-x://localhost"])
+def test_origins(origin: str) -> None:
+    words = ServerSettings(cors_origins=origin).arguments()
+    assert words[words.index("--cors-origins") + 1] == origin
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])

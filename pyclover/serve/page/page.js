@@ -241,6 +241,7 @@ function explain(error) {
     $("key").focus();
     return "This server asks for a key: give it in the settings, then retry.";
   }
+  if (error.status === 0) return `${error.message[0].toUpperCase()}${error.message.slice(1)} each time it was asked.`;
   return `The server refused: ${error.message}`;
 }
 
