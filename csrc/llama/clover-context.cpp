@@ -147,6 +147,12 @@ int llama_context::process_block(const llama_batch_ext & batch) {
         LLAMA_LOG_ERROR("%s: %zu rows do not fit into one ubatch of %u\n", __func__, batch.tokens.size(), cparams.n_ubatch);
         return -1;
     }
+    const auto n_outputs = std::count_if(batch.tokens.begin(), batch.tokens.end(), [](const auto & t) { return t.output; });
+    if ((size_t) n_outputs > cparams.n_outputs_max) {
+        LLAMA_LOG_ERROR("%s: logits of %zu rows, and the context gives those of %u\n", __func__, (size_t) n_outputs,
+                        cparams.n_outputs_max);
+        return -1;
+    }
     // samplers in the graph are the target's: a draft must not move their random numbers
     struct samplers_aside {
         explicit samplers_aside(decltype(sampling.samplers) & samplers) : samplers(samplers) { samplers.swap(kept); }
