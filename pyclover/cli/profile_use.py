@@ -91,28 +91,18 @@ def for_run(out: Output, name: str, file: str, values: Mapping[str, Any], keywor
     return use
 
 
-def for_server(out: Output, name: str, file: str, values: Mapping[str, Any], keywords: Mapping[str, Any]) -> Applied:
-    """The same for the server, which computes block passes as the file says."""
-    use = applied(found(name, file, keywords), options.SPECULATION.given(values), keywords, server=True)
-    if use.line:
-        out.talk(use.line)
-    return use
-
-
 def applied(
     profile: Profile | None,
     speculation: Mapping[str, Any],
     keywords: Mapping[str, Any],
     *,
     diffusion: bool = False,
-    server: bool = False,
 ) -> Applied:
     """What a profile changes.
 
     Args:
         speculation: options of drafting that were given. keywords: of `Clover` that were given.
         diffusion: block diffusion was asked for.
-        server: block passes are computed as the file says.
     """
     result = Applied(dict(speculation))
     if profile is None:
@@ -138,7 +128,7 @@ def applied(
     if candidate is not None and candidate.expert_coreset is not None:
         params |= {"expert_coreset": candidate.expert_coreset, "expert_coreset_share": 0.0}
     drafts = diffusion or result.speculation.get("spec_type") in ("draft-self", "auto")
-    if params and drafts and not server:
+    if params and drafts:
         result.params = params
         words.append("block passes: " + ", ".join(f"{k}={v}" for k, v in params.items() if k != "expert_coreset_share"))
     if words:

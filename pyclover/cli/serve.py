@@ -101,9 +101,11 @@ def serve(*, model: str | None, profile: str, verbose: bool, as_json: bool, **va
         check_early(chosen, speculation, keywords)
         file = fetched(out, chosen, fit=keywords.get("fit", True) and "rpc" not in keywords)
         if "rpc" not in keywords:  # a profile is of this machine alone
-            use = profile_use.for_server(out, profile, file, values, keywords)
+            use = profile_use.for_run(out, profile, file, values, keywords)
             speculation = drafting(use.speculation)
             keywords |= use.load
+            if use.params:
+                keywords["block_params"] = use.params
         server = start(
             file, speculation=speculation, on_event=lambda event: tell(out, event),
             log=(lambda line: click.echo(line, err=True)) if verbose else None, **keywords,

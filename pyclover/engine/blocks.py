@@ -77,24 +77,30 @@ def get_block_params(context: Context) -> BlockParams:
     )
 
 
-def set_block_params(context: Context, params: BlockParams) -> None:
-    """Raises UsageError for values that are out of range."""
+def check_block_params(params: BlockParams) -> None:
+    """Raises UsageError for values that no model could compute with."""
     if not isinstance(params, BlockParams):
         raise UsageError(f"block_params is {shortened(params)}: it must be BlockParams(...)", option="block_params")
-    native_params = ffi.new("pc_block_params *")
     for name in ("block_length", "expert_coreset", "expert_coreset_min"):
         value = getattr(params, name)
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 2**32 - 1:
             raise UsageError(f"{name} is {shortened(value)}: it must be an integer of at least 0", option=name)
-        setattr(native_params, name, value)
-    native_params.shift_logits = arguments.boolean("shift_logits", params.shift_logits)
+    arguments.boolean("shift_logits", params.shift_logits)
     check_share("expert_coreset_share", params.expert_coreset_share)
-    native_params.expert_coreset_share = params.expert_coreset_share
     for name, known in WORDS.items():
         if getattr(params, name) not in known:
             raise UsageError(
                 f"{name} is {shortened(getattr(params, name))}: it must be one of {', '.join(known)}", option=name
             )
+
+
+def set_block_params(context: Context, params: BlockParams) -> None:
+    """Raises UsageError for values that are out of range."""
+    check_block_params(params)
+    native_params = ffi.new("pc_block_params *")
+    for name in ("block_length", "expert_coreset", "expert_coreset_min", "shift_logits", "expert_coreset_share"):
+        setattr(native_params, name, getattr(params, name))
+    for name in WORDS:
         setattr(native_params, name, getattr(params, name).encode())
     try:
         with context.handle as native:

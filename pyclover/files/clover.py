@@ -36,7 +36,8 @@ def check_clover(header: Header, tensors: Sequence[TensorInfo] | None = None) ->
         strangers = [t for t in tensors if t.name not in known]
         matched, missing = find_preview(s, strangers)
         found = dict(matched)
-        unknown = tuple(t for t in strangers if t.name not in found.values())
+        serving = set(found.values())
+        unknown = tuple(t for t in strangers if t.name not in serving)
         if unknown:
             meta.warnings.append(_unknown_warning(unknown))
     n_params = sum(t.n_elements for t in tensors)

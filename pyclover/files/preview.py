@@ -62,18 +62,18 @@ def find_preview(s: Sizes, unknown: Iterable[TensorInfo]) -> tuple[Mapping[str, 
         if match and len(match[1]) <= 3:
             by_layer.setdefault(int(match[1]), []).append(tensor)
     found: dict[str, str] = {}
+    taken: set[str] = set()
     missing: list[str] = []
     for i, layer_kind in enumerate(s.layer_kinds):
         if layer_kind != "linear":
             continue
-        candidates = by_layer.get(i, [])
+        candidates = [(t, t.name.lower()) for t in by_layer.get(i, [])]
         for kind in PREVIEW:
-            canonical = f"blk.{i}.{kind.name}"
-            usable = [t.name for t in candidates if fits(kind, t, s) and t.name not in found.values()]
-            exact = [n for n in usable if n == canonical]
-            alike = [n for n in usable if kind.keyword in n.lower()]
-            if exact or alike:
-                found[canonical] = (exact or alike)[0]
+            canonical = f"blk.{i}.{kind.name}"  # it has the keyword, too
+            alike = [t.name for t, n in candidates if kind.keyword in n and t.name not in taken and fits(kind, t, s)]
+            if alike:
+                found[canonical] = canonical if canonical in alike else alike[0]
+                taken.add(found[canonical])
             else:
                 missing.append(canonical)
     return found, tuple(missing)

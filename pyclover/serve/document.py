@@ -27,7 +27,8 @@ def document(facts: Mapping[str, Any] | None = None, folder: Path = FOLDER) -> s
     """The HTML of the page with everything in it.
 
     Args:
-        facts: what the page shows of its server: model, mode, n_max (0 without drafting).
+        facts: what the page shows of its server: model, mode, n_max (0 without drafting), blocks (whether
+            it can do block diffusion).
 
     Raises:
         ValueError: a file of the page is not of the form that is put together here.

@@ -16,13 +16,14 @@ from pyclover.errors import PathLike, ServerError, UsageError
 from pyclover.files.gate import ValidatedModel, validate
 from pyclover.plan.fit import fit as plan_for
 from pyclover.plan.geometry import geometry_of
-from pyclover.serve import address, memory
+from pyclover.serve import address, block_overrides, memory
 from pyclover.serve.settings import ServerSettings, ignored_variables
 from pyclover.serve.template import check_template
 from pyclover.serve.workers import check_workers
 from pyclover.source import model_file
 
 if TYPE_CHECKING:
+    from pyclover.engine.blocks import BlockParams
     from pyclover.hub.progress import ProgressFunction
     from pyclover.plan.result import Plan
 
@@ -42,7 +43,9 @@ class Prepared:
         model: as the user called it. path: the file, the first of a split set.
         settings: with the port that was found. plan: None when nothing was planned.
         n_ctx: tokens that all requests share. n_threads: that generate.
-        command: without the folder of the page. warnings: one sentence each.
+        block_params: those that are others than the file's. can_draft: the file has block passes.
+        command: without the folder of the page.
+        warnings: one sentence each.
     """
 
     model: str
@@ -51,6 +54,8 @@ class Prepared:
     plan: Plan | None
     n_ctx: int
     n_threads: int
+    block_params: Mapping[str, Any]
+    can_draft: bool
     command: tuple[str, ...]
     warnings: tuple[str, ...]
 
@@ -86,6 +91,7 @@ def prepare(
     settings: ServerSettings,
     context: Mapping[str, Any],
     *,
+    block_params: BlockParams | Mapping[str, Any] | None = None,
     fit: bool = True,
     mmap: bool = True,
     progress: ProgressFunction | None = None,
@@ -94,6 +100,7 @@ def prepare(
 
     Args:
         context: settings with the names of `Clover`'s arguments; None and what is missing is chosen.
+        block_params: how block passes compute, where that is not as the file says.
 
     Raises:
         ServerError: the port is taken, a worker cannot be reached, or the build has no server.
@@ -112,6 +119,7 @@ def prepare(
     file = validate(source.path)
     warnings = [*source.warnings, *file.warnings, *_remarks(settings)]
 
+    changes = block_overrides.checked(block_params, geometry_of(file))
     settings = settings.resolved(can_draft=geometry_of(file).can_draft, n_rows=options.n_ubatch)
 
     plan = None
@@ -151,11 +159,13 @@ def prepare(
         *settings.arguments(), *sizes, "-t", str(n_threads), "-tb", str(options.n_threads_batch or n_threads),
         "-fa", flash, *([] if mmap else ["--load-mode", "none"]), "--log-colors", "off",
         *(["--spec-rollback", "snapshots"] if options.rs_snapshots else []),
+        *block_overrides.override_arguments(changes),
         *([] if settings.template is None else ["--chat-template", settings.template]),
     ]  # fmt: skip
     return Prepared(
         model=str(model), path=file.first_path, settings=settings, plan=plan, n_ctx=n_ctx, n_threads=n_threads,
-        command=tuple(command), warnings=tuple(dict.fromkeys(warnings)),
+        block_params=changes, can_draft=geometry_of(file).can_draft, command=tuple(command),
+        warnings=tuple(dict.fromkeys(warnings)),
     )  # fmt: skip
 
 

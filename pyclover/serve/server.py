@@ -23,6 +23,7 @@ from pyclover.serve.supervisor import Event, Listener, Patience, Supervisor
 from pyclover.serve.workers import parse_workers
 
 if TYPE_CHECKING:
+    from pyclover.engine.blocks import BlockParams
     from pyclover.hub.progress import ProgressFunction
 
 
@@ -34,6 +35,7 @@ class Server:
         port: on which it listens.
         model: as it was called. path: its file. plan: None when nothing was planned.
         mode: "plain", "draft-self (lossless)", …
+        block_params: how block passes compute, where that is not as the file says.
         n_ctx: tokens that all requests share. n_slots: requests computed at the same time. n_threads: that generate.
         warnings: one sentence each.
     """
@@ -52,6 +54,7 @@ class Server:
         settings = prepared.settings
         self.model, self.path, self.plan = prepared.model, str(prepared.path), prepared.plan
         self.mode, self.n_ctx, self.n_threads = settings.mode, prepared.n_ctx, prepared.n_threads
+        self.block_params = prepared.block_params
         self.n_slots, self.port, self.warnings = settings.n_slots, settings.port, prepared.warnings
         name = prepared.command[prepared.command.index("--alias") + 1]
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
@@ -68,7 +71,8 @@ class Server:
         )
         try:
             n_max = settings.speculation.n_max if isinstance(settings.speculation, DraftSelf) else 0
-            document.write_document(Path(self._folder.name), {"model": name, "mode": self.mode, "n_max": n_max})
+            facts = {"model": name, "mode": self.mode, "n_max": n_max, "blocks": prepared.can_draft}
+            document.write_document(Path(self._folder.name), facts)
             if on_event is not None:
                 on_event(Event("loading", f"loading {prepared.path.name}"))
             self._supervisor.start()
@@ -142,7 +146,8 @@ class Server:
         """Ready for JSON."""
         return {
             "url": self.url, "api": f"{self.url}/v1", "port": self.port, "pid": self.pid, "model": self.model,
-            "path": self.path, "mode": self.mode, "n_ctx": self.n_ctx, "n_slots": self.n_slots,
+            "path": self.path, "mode": self.mode, "n_ctx": self.n_ctx,
+            "block_params": dict(self.block_params), "n_slots": self.n_slots,
             "n_threads": self.n_threads, "plan": None if self.plan is None else self.plan.to_dict(),
             "warnings": list(self.warnings),
         }  # fmt: skip
@@ -171,6 +176,7 @@ def start_server(
     metrics: bool = False,
     rpc: str | Sequence[str] = (),
     speculation: DraftSelf | Literal["auto"] | None = None,
+    block_params: BlockParams | Mapping[str, Any] | None = None,
     thinking: bool | Literal["auto"] = "auto",
     think_budget: int | None = None,
     max_tokens: int | None = None,
@@ -208,6 +214,8 @@ def start_server(
         metrics: Prometheus metrics at /metrics.
         rpc: workers ("host:port", several with commas) that take the model's layers; nothing is planned then.
         speculation: None, DraftSelf(…) or "auto", for all requests.
+        block_params: how block passes compute, where that is not as the file says: BlockParams(…), or some of its
+            values by name.
         thinking: whether the model thinks when a request does not say. think_budget: tokens that it may think.
         max_tokens: of an answer when the request does not say.
         template: Jinja text in place of the file's chat template.
@@ -232,7 +240,9 @@ def start_server(
         "n_threads_batch": n_threads_batch, "n_gpu_layers": n_gpu_layers, "n_cpu_moe": n_cpu_moe,
         "flash_attn": flash_attn, "cache_type_k": cache_type_k, "cache_type_v": cache_type_v,
     }  # fmt: skip
-    prepared = prepare(model, settings, context, fit=fit, mmap=mmap, progress=download_progress)
+    prepared = prepare(
+        model, settings, context, block_params=block_params, fit=fit, mmap=mmap, progress=download_progress
+    )
     return Server(prepared, on_event=on_event, log=log, log_file=log_file)
 
 

@@ -88,7 +88,8 @@ class ServerSettings:
                 )
         if isinstance(self.speculation, BlockDiffusion):
             raise UsageError(
-                "llama.cpp's server cannot do block diffusion: take DraftSelf(...) or None", option="speculation"
+                'block diffusion is asked for in each request (its field "diffusion"): take DraftSelf(...) or None',
+                option="speculation",
             )
         if isinstance(self.speculation, DraftSelf) and self.speculation.ahead:
             raise UsageError("the server makes drafts in passes of their own: leave ahead out", option="ahead")

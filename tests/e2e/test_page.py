@@ -118,7 +118,7 @@ def test_retry_takes_the_place_of_the_answer(page: browser.Page) -> None:
 def test_settings_are_kept_and_honoured(page: browser.Page, server: Server) -> None:
     page.click("#open-settings")
     assert "7" in page.text("#drafting")
-    assert "in clover-run chat alone" in page.text("#settings")  # which blocks can be seen where
+    assert "as blocks (diffusion)" in page.text("#settings")  # which blocks can be seen where
     page.js(
         "for (const [id, value] of [['thinking', 'off'], ['max-tokens', '2']]) {"
         " const e = document.getElementById(id); e.value = value; e.dispatchEvent(new Event('input')); } 0"
@@ -239,3 +239,26 @@ def test_a_server_with_a_key_asks_for_it(tmp_path: Path) -> None:
         page.until("document.getElementById('log').getAttribute('aria-busy') === 'true'")
         page.answered()
         assert page.text(".answer .body")
+
+
+def test_block_diffusion_is_shown_as_it_is_resolved(page: browser.Page) -> None:
+    page.js(
+        "window.blocks = []; new MutationObserver(() => { const rows = document.querySelectorAll('.making > *');"
+        " if (rows.length > 0) blocks.push([rows.length, document.querySelectorAll('.making > i').length]); })"
+        ".observe(document.getElementById('log'), {childList: true, subtree: true}); 0"
+    )
+    page.click("#open-settings")
+    page.js(
+        "const s = document.getElementById('writing'); s.value = 'diffusion'; s.dispatchEvent(new Event('input')); 0"
+    )
+    page.click("#close-settings")
+    page.ask("What is 12 + 7?")
+    page.answered()
+    assert page.text(".answer .figures").startswith("block diffusion: ")
+    assert "passes" in page.text(".answer .figures")
+    assert page.text(".answer .body") != ""
+    found = page.js("blocks")
+    assert max(n for n, _ in found) > 1
+    assert any(0 < undecided < n for n, undecided in found)
+    assert any(undecided == 0 for _, undecided in found)
+    assert page.js("document.querySelector('.making').hidden") is True

@@ -61,7 +61,7 @@ def test_keys_are_in_the_environment_and_not_on_the_command_line(monkeypatch: py
         ({"host": "x.sock"}, "host"),
         ({"port": 65536}, "port"),
         ({"n_slots": 0}, "n_slots"),
-        ({"speculation": BlockDiffusion()}, "cannot do block diffusion"),
+        ({"speculation": BlockDiffusion()}, "asked for in each request"),
         ({"speculation": DraftSelf(accept_ratio=0.5)}, "temperature=0"),
         ({"defaults": {"grammar": "root ::= x"}}, "belongs to each request"),
         ({"defaults": {"top_p": 2.0}}, "top_p"),

@@ -148,16 +148,14 @@ def test_plain_and_auto(model: ValidatedModel) -> None:
     assert "plain decoding" in plain.line
     auto = profile(model, candidate=Candidate(mode="auto"))
     assert profile_use.applied(auto, {}, {}).speculation == {"spec_type": "auto"}
-    assert profile_use.applied(auto, {}, {}, server=True).speculation == {"spec_type": "auto"}
 
 
-def test_the_server_computes_block_passes_as_the_file_says(model: ValidatedModel) -> None:
+def test_calibrated_block_passes_are_used_wherever_drafts_are(model: ValidatedModel) -> None:
     p = profile(model, candidate=BEST, block_params={"history_query": "unit"})
-    use = profile_use.applied(p, {}, {}, server=True)
+    use = profile_use.applied(p, {}, {})
     assert use.speculation == {"spec_type": "draft-self", "n_max": 7, "steps": 2, "p_min": 0.0, "adaptive": False}
-    assert use.params == {}
-    assert "history_query" not in use.line
-    assert profile_use.applied(p, {}, {}).params == {"history_query": "unit"}
+    assert use.params == {"history_query": "unit"}
+    assert "history_query=unit" in use.line
 
 
 def test_which_profile(model: ValidatedModel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,7 @@ export class Meter {
   }
 
   get mode() {
+    if (this.timings.diffusion_passes > 0) return "block diffusion";
     if (this.nRounds === 0) return "plain";
     return this.timings.draft_relaxed ? "draft-self (relaxed: changes the text)" : "draft-self (lossless)";
   }
@@ -44,6 +45,7 @@ export class Meter {
     if (t === null) return "";
     const words = [`${this.mode}: ${count(t.predicted_n, "token")}`];
     if (t.predicted_n > 1 && t.predicted_per_second > 0) words.push(`${t.predicted_per_second.toFixed(1)} tok/s`);
+    if (t.diffusion_passes > 0) words.push(`${count(t.diffusion_blocks, "block")} in ${t.diffusion_passes} passes`);
     if (this.nRounds > 0) {
       const share = this.nDrafted > 0 ? Math.round((100 * this.nAccepted) / this.nDrafted) : 0;
       words.push(`accepted ${this.nAccepted} of ${this.nDrafted} drafted (${share} %) in ${count(this.nRounds, "round")}`);

@@ -15,7 +15,7 @@ let ended = Promise.resolve(); // when that is over
 
 // ---- settings -------------------------------------------------------------------------------------------------------
 
-const FIELDS = { thinking: "thinking", temperature: "temperature", "max-tokens": "maxTokens", system: "system", key: "key" };
+const FIELDS = { writing: "writing", thinking: "thinking", temperature: "temperature", "max-tokens": "maxTokens", system: "system", key: "key" };
 
 function setUp() {
   for (const [id, name] of Object.entries(FIELDS)) {
@@ -36,6 +36,7 @@ function setUp() {
   $("mode").hidden = !facts.mode;
   $("drafting").textContent = facts.n_max ? `up to ${facts.n_max} tokens, the server's` : "off";
   $("drafts-row").hidden = !facts.n_max;
+  $("writing-row").hidden = !facts.blocks;
   markDrafts();
   paintTheme();
 }
@@ -65,7 +66,8 @@ function request() {
     timings_per_token: true,
     return_progress: true,
   };
-  if (settings.temperature !== "") body.temperature = Number(settings.temperature);
+  if (facts.blocks && settings.writing === "diffusion") body.diffusion = { stream_blocks: true }; // it has no temperature
+  else if (settings.temperature !== "") body.temperature = Number(settings.temperature);
   if (settings.maxTokens !== "") body.max_tokens = Number(settings.maxTokens);
   if (settings.thinking !== "auto") body.chat_template_kwargs = { enable_thinking: settings.thinking === "on" };
   return body;
@@ -173,6 +175,9 @@ async function receive(got, view, signal) {
     if (choice === undefined) continue;
     const { content, reasoning_content: reasoning } = choice.delta ?? {};
     if (content || reasoning) view.wait("");
+    const follow = atBottom();
+    view.making(chunk.diffusion_block ?? []);
+    if (follow && chunk.diffusion_block) window.scrollTo(0, document.body.scrollHeight);
     got.content.add(content ?? "", mark);
     got.reasoning.add(reasoning ?? "", mark);
     got.reason = choice.finish_reason ?? got.reason;
@@ -195,6 +200,7 @@ function finish(got, view, fault) {
   const follow = atBottom();
   view.show(got.content, got.reasoning);
   if (got.reasoning.text !== "") nameThought(view, got.reasoning.text, false);
+  view.making([]);
   view.end(figures, title, fault, got.meter.rounds);
   $("live").hidden = true;
   if (got.content.text !== "" || got.reasoning.text !== "") {

@@ -1,6 +1,6 @@
 // What the page remembers, for this tab alone: the conversation and the settings.
 
-const DEFAULTS = { thinking: "auto", temperature: "", maxTokens: "", system: "", key: "", drafts: true, theme: "" };
+const DEFAULTS = { writing: "tokens", thinking: "auto", temperature: "", maxTokens: "", system: "", key: "", drafts: true, theme: "" };
 
 export function load() {
   return { turns: read("turns", []), settings: { ...DEFAULTS, ...read("settings", {}) } };

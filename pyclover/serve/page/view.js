@@ -39,6 +39,7 @@ export class AnswerView {
     this.summary = element("summary", {}, "Thinking");
     this.think = element("details", { class: "think", hidden: "" }, this.summary, this.thought);
     this.body = element("div", { class: "body" });
+    this.block = element("div", { class: "making", hidden: "", "aria-hidden": "true" });
     this.waiting = element("span", { class: "waiting" }, "");
     this.fault = element("p", { class: "fault", role: "alert", hidden: "" });
     this.figures = element("span", { class: "figures" });
@@ -46,7 +47,7 @@ export class AnswerView {
     this.copyButton = element("button", { type: "button", class: "quiet", onclick: () => copy(this.text, this.copyButton) }, "Copy");
     this.retryButton = element("button", { type: "button", class: "quiet", onclick: onRetry }, "Retry");
     this.foot = element("div", { class: "foot", hidden: "" }, this.figures, this.rounds, this.copyButton, this.retryButton);
-    this.root = element("article", { class: "turn answer" }, this.think, this.body, this.waiting, this.fault, this.foot);
+    this.root = element("article", { class: "turn answer" }, this.think, this.body, this.block, this.waiting, this.fault, this.foot);
     this.text = "";
     this.shown = []; // keys of the parts that stand in the body
   }
@@ -67,6 +68,14 @@ export class AnswerView {
     }
     while (this.body.children.length > found.length) this.body.lastChild.remove();
     this.shown.length = found.length;
+  }
+
+  // Shows the block in the making: a text for each row that is decided, null for each that is not; [] for none.
+  making(rows) {
+    this.block.hidden = rows.length === 0;
+    this.block.replaceChildren(
+      ...rows.map((row) => (row === null ? element("i", {}, "·") : element("span", {}, row.replaceAll("\n", "↵")))),
+    );
   }
 
   wait(text) {
