@@ -97,11 +97,12 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Write one JS
 
 
 def flag_of(commands: Sequence[click.Command], keyword: str) -> str:
-    """The flag that sets a keyword of the API, "" when there is none."""
+    """The flag that sets a keyword of the API, "" when there is none: the one of its name, else the longest."""
     for command in commands:
         for param in command.params:
             if isinstance(param, click.Option) and param.name == keyword:
-                return max(param.opts, key=len)
+                own = "--" + keyword.replace("_", "-")
+                return own if own in param.opts else max(param.opts, key=len)
     return ""
 
 

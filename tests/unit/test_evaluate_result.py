@@ -107,6 +107,7 @@ def run(*args: str) -> Any:
         (("tiny", "-f", "t", "-c", "3"), "3 is not in the range"),
         (("tiny", "--json", "--markdown"), "leave out --markdown and --stats"),
         (("tiny", "--logits", "nowhere.kld"), "nowhere.kld is not there: give the reference"),
+        (("tiny", "--logits", "nowhere.kld"), "(flag: --logits)"),  # not the other program's name for it
         (("tiny", "-f", "t", "--plot", "nowhere/a.png"), "nowhere is no folder: make it"),
         (("tiny", "-f", "t", "--plot", "a.txt"), "must end in one of .png, .svg, .pdf"),
     ],

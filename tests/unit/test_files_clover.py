@@ -7,6 +7,7 @@ import importlib.util
 import json
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from pyclover.errors import UnsupportedModelError
 from pyclover.files import CloverFacts, ModelFacts, check_model, read_header, validate
+from pyclover.files.clover import check_clover
 
 ORACLE = Path(__file__).parents[1] / "oracle"
 CASES: list[dict[str, Any]] = json.loads((ORACLE / "expected" / "load_cases.json").read_text())
@@ -332,6 +334,31 @@ def test_preview_tensors_under_other_names(tmp_path: Path) -> None:
     assert facts.preview_complete
     assert dict(facts.preview_tensors) == rename
     assert facts.unknown_tensors == ()
+
+
+class Counted(str):
+    """A name that counts how often it is compared."""
+
+    n = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.n += 1
+        return str(self) == other
+
+    __hash__ = str.__hash__
+
+
+def test_many_foreign_tensors_are_not_compared_with_every_preview_tensor() -> None:
+    """A file may have any number of tensors with an alias's keyword, and 512 layers."""
+    header = read_header(PREVIEW_A)
+    stranger = next(t for t in header.tensors if t.name == "blk.0.ssm_bd_history_c")
+    many = [replace(stranger, name=Counted(f"blk.{i % 3}.my_history_c_{i}")) for i in range(3000)]
+    Counted.n = 0
+    facts = check_clover(header, [*many, *header.tensors])
+    assert len(facts.unknown_tensors) == 3000
+    assert facts.preview_complete
+    assert all(name == own for name, own in facts.preview_tensors.items())  # the file's own go before all others
+    assert Counted.n < 3000
 
 
 def test_canonical_name_with_the_wrong_shape_is_unknown(tmp_path: Path) -> None:

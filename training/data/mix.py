@@ -15,7 +15,7 @@ KINDS: dict[str, tuple[Generator, float, float]] = {
     "add": (numbers.add, 8, 5),
     "sub": (numbers.sub, 8, 5),
     "mul": (numbers.mul, 7, 4),
-    "count": (numbers.count, 6, 4),
+    "count": (numbers.count, 9, 5),
     "sort": (numbers.sort, 11, 6),
     "larger": (numbers.larger, 6, 3),
     "unit": (numbers.unit, 5, 3),
