@@ -224,7 +224,8 @@ def _target(out: PathLike | None, plan: ConvertPlan) -> Path:
     if out is None:
         return Path(name)
     path = arguments.path("out", out).expanduser()
-    return path / name if path.is_dir() else path
+    is_folder = path.is_dir() or os.fspath(out).endswith(("/", os.sep))  # one that is not there is refused as such
+    return path / name if is_folder else path
 
 
 def _check_target(target: Path, place: LocalSource | HubSource, *, overwrite: bool) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pyclover.cli import options, terminate
+from pyclover.cli import interrupt, options, terminate
 from pyclover.cli.output import Output, size
 from pyclover.cli.values import count_or_all, on_off_auto
 
@@ -95,15 +95,20 @@ def evaluate(
     if n_predict is not None:
         given["n_predict"] = n_predict
     out = Output("json" if as_json else "table")
-    with terminate.as_ctrl_c(), out.progress("evaluating") as bar:
-        result = run(
-            files,
-            text=None if text is None else Path(text),
-            draft_prompts=None if acceptance else (),
-            progress=Talk(out, bar),
-            **given,
-            **settings,
-        )
+    try:
+        with terminate.as_ctrl_c(), out.progress("evaluating") as bar:
+            result = run(
+                files,
+                text=None if text is None else Path(text),
+                draft_prompts=None if acceptance else (),
+                progress=Talk(out, bar),
+                **given,
+                **settings,
+            )
+    except KeyboardInterrupt:
+        if given["resume"]:
+            out.warn("stopped: what is computed is kept, and the same command continues there")
+        raise click.exceptions.Exit(interrupt.CANCELLED) from None
     if as_json:
         out.json(result.to_dict())
     elif markdown:

@@ -64,13 +64,18 @@ def imatrix(model: str | None, out: str, texts: Sequence[str], as_json: bool, **
 
     output = Output("json" if as_json else "table")
     given = {name: value for name, value in arguments.items() if value is not None}
-    with terminate.as_ctrl_c(), work_line(output) as line:
+    try:
+        with terminate.as_ctrl_c(), work_line(output) as line:
 
-        def progress(at: ImatrixProgress) -> None:
-            if line is not None:
-                line(f"counting, piece {at.n_done} of {at.n_chunks}", at.n_done / at.n_chunks, at.left_s)
+            def progress(at: ImatrixProgress) -> None:
+                if line is not None:
+                    line(f"counting, piece {at.n_done} of {at.n_chunks}", at.n_done / at.n_chunks, at.left_s)
 
-        result = run(model or "tiny", out, list(texts), progress=progress, **given)
+            result = run(model or "tiny", out, list(texts), progress=progress, **given)
+    except KeyboardInterrupt:
+        if arguments["resume"]:
+            output.warn("stopped: what is counted is kept, and the same command continues there")
+        raise click.exceptions.Exit(interrupt.CANCELLED) from None
     for sentence in describe(result):
         output.warn(sentence)
     if as_json:

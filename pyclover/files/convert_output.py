@@ -178,9 +178,14 @@ def exists(path: Path) -> ConvertError:
 def no_room(path: Path, needed: int, free: int) -> ConvertError:
     """The error about a disk that is too small."""
     return ConvertError(
-        f"{path}: {needed / 2**30:.2f} GiB are needed and {free / 2**30:.2f} GiB are free; make room, or write it "
-        "elsewhere with out (-o)", path=path, needed_bytes=needed, free_bytes=free,
+        f"{path}: {_shown(needed)} are needed and {_shown(free)} are free; make room, or write it elsewhere with out "
+        "(-o)", path=path, needed_bytes=needed, free_bytes=free,
     )  # fmt: skip
+
+
+def _shown(n_bytes: int) -> str:
+    """A number of bytes in a message, in GiB, below a tenth of one in MiB."""
+    return f"{n_bytes / 2**30:.2f} GiB" if n_bytes >= 2**30 // 10 else f"{n_bytes / 2**20:.2f} MiB"
 
 
 def _check_replaceable(path: Path) -> None:

@@ -346,6 +346,7 @@ def test_ctrl_c_and_on(kind: signal.Signals, tmp_path: Path) -> None:
     running.send_signal(kind)
     out, err = running.communicate()
     assert (running.returncode, out) == (130, b"")
+    assert err.endswith(b"warning: stopped: what is computed is kept, and the same command continues there\n")
     assert b"Traceback" not in err
     assert list(tmp_path.glob("cache/evaluate/scores/*.scores")) == []
     done = subprocess.run([*command, "--chunks", "-1"], cwd=tmp_path, env=environment, capture_output=True, check=True)

@@ -15,9 +15,11 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from support import ROOT
 
 import pyclover
+from pyclover.cli.main import cli
 from pyclover.engine import blocks
 from pyclover.engine.build_info import programs
 from pyclover.engine.context import Context, ContextOptions
@@ -204,6 +206,17 @@ def test_killed(tmp_path: Path) -> None:
     assert subprocess.run(command, cwd=tmp_path, capture_output=True, check=False).returncode == 0
     assert (tmp_path / "out.gguf").read_bytes() == whole
     assert [path.name for path in tmp_path.iterdir()] == ["out.gguf"]
+
+
+@pytest.mark.parametrize(("flag", "told"), [("--resume", True), ("--no-resume", False)])
+def test_ctrl_c_says_what_is_kept(flag: str, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pyclover.tuning.imatrix.imatrix", stop)
+    done = CliRunner().invoke(cli, ["imatrix", "-m", "tiny", "-o", str(tmp_path / "out.gguf"), flag])
+    assert (done.exit_code, done.stdout) == (130, "")
+    assert ("stopped: what is counted is kept, and the same command continues there" in done.stderr) is told
 
 
 def test_two_runs_for_one_file_exclude_each_other(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from pyclover.errors import (
     UsageError,
 )
 from pyclover.files.convert_checkpoint import LocalSource
-from pyclover.files.convert_output import Output
+from pyclover.files.convert_output import Output, no_room
 from pyclover.files.convert_plan import ConvertPlan, make_plan
 from pyclover.files.convert_run import check_python
 from pyclover.files.convert_tokenizer import PRE_TOKENIZERS
@@ -463,6 +463,7 @@ def test_places_where_no_file_may_be_made(broken: Path, tmp_path: Path) -> None:
     for out, overwrite, words in (
         (shard, True, "this file is a part of the checkpoint"),
         (tmp_path / "none" / "x.gguf", False, "there is no such folder"),
+        (f"{tmp_path / 'none'}/", False, "none: there is no such folder"),
         (link, False, "there is a file of that name"),
     ):
         with pytest.raises(ConvertError, match=words):
@@ -559,6 +560,14 @@ def test_a_disk_without_room_is_refused(tmp_path: Path) -> None:
     with Output(tmp_path / "x.gguf", "key", resume=True) as out, pytest.raises(ConvertError) as caught:
         out.check_room(1 << 60)
     assert caught.value.needed_bytes == 1 << 60 > caught.value.free_bytes > 0
+
+
+def test_room_is_told_in_a_unit_that_shows_the_difference(tmp_path: Path) -> None:
+    for needed, free, words in (
+        (5 << 20, 3 << 20, "5.00 MiB are needed and 3.00 MiB are free"),
+        (65 << 30, 1 << 20, "65.00 GiB are needed and 1.00 MiB are free"),
+    ):
+        assert words in str(no_room(tmp_path, needed, free))
 
 
 def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
