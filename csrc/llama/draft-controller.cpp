@@ -14,7 +14,7 @@ constexpr double FIRST_ACCEPTANCE = 0.7;
 constexpr double LATER_ACCEPTANCE = 0.97; // of the position before, where nothing is known yet
 constexpr double MARGIN = 1.01;           // drafting must be better by that
 constexpr double FREE_STEPS = 3.0;        // plain steps' worth of time that may be lost at the start
-constexpr double LOSS_SHARE = 0.009;      // of all time that may be lost to learn
+constexpr double LOSS_SHARE = 0.006;      // of all time that may be lost to learn
 constexpr int32_t PLAIN_FIRST = 3;
 constexpr double AHEAD_COST = 0.6;   // of a preview, for its rows in another pass; not known
 constexpr uint64_t AHEAD_TRIES = 3;  // rounds, before it is believed what they say
@@ -307,6 +307,12 @@ draft_choice draft_controller::choose(uint64_t n_left, const draft_may & may_now
         return decide(0, true);
     }
     const plan now = best_choice(0.0);
+    // time that a round is expected to take beyond plain steps
+    const auto loss_of = [&](draft_way way, int32_t n) {
+        const auto round = outlook_of(way, n, 0.0);
+        const double seconds = preview_s(way, n) + verify_s(n) + (1.0 - round.whole) * rollback.value;
+        return std::max(0.0, seconds - round.tokens * plain.value);
+    };
     if (now.rate > rate_plain() * MARGIN) {
         if (since_plain >= plain_after) {
             plain_after = std::min(plain_after * 2, PLAIN_EVERY);
@@ -320,11 +326,12 @@ draft_choice draft_controller::choose(uint64_t n_left, const draft_may & may_now
                 return decide(other.n, true, other.way);
             }
             const plan longer = best_of(now.way, 1.0);
-            if (longer.n != now.n && longer.rate > now.rate * 1.02) {
+            if (longer.n != now.n && longer.rate > now.rate * 1.02 && may_lose(loss_of(now.way, longer.n))) {
                 return decide(longer.n, true, now.way);
             }
             const int32_t step = (turn & 1) != 0 ? std::min(now.n + 1 + now.n / 4, n_max) : std::max(now.n - 1 - now.n / 4, 1);
-            if (step != now.n && possible(now.way, step) && rate_of(now.way, step, 1.0) > now.rate * 1.01) {
+            if (step != now.n && possible(now.way, step) && rate_of(now.way, step, 1.0) > now.rate * 1.01 &&
+                may_lose(loss_of(now.way, step))) {
                 return decide(step, true, now.way);
             }
         }

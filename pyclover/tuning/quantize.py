@@ -175,7 +175,10 @@ def quantize(
     plans = [make_plan(shards, facts, r, matrix, allow_requantize=allow_requantize) for r in recipes]
     if not isinstance(path, os.PathLike) and path in NAMES and out is None and not dry_run:
         raise UsageError(f"'{path}' is the model in the package: say where the new file shall be", option="out")
-    outs = _outs(plans, where, None if out is None else arguments.path("out", out).expanduser())
+    target = None if out is None else arguments.path("out", out).expanduser()
+    if out is not None and target is not None and os.fspath(out).endswith(("/", os.sep)) and not target.is_dir():
+        raise UsageError(f"{target} is no folder: make it, or give the name of a file without {os.sep}", option="out")
+    outs = _outs(plans, where, target)
     sources = [*shards.paths, *([matrix.path] if matrix else [])]
     done = [resume and _is_done(plan, file) for plan, file in zip(plans, outs, strict=True)]
     todo = [(plan, file) for plan, file, is_done in zip(plans, outs, done, strict=True) if not is_done]
@@ -219,8 +222,8 @@ def _recipes(recipe: PathLike | Sequence[PathLike]) -> list[Recipe]:
 def _outs(plans: Sequence[QuantizePlan], where: Path, out: Path | None) -> list[Path]:
     if out is not None and not out.is_dir():
         if len(plans) > 1:
-            raise UsageError(f"out is {out}, and {len(plans)} recipes give as many files: give a folder that is there",
-                             option="out")  # fmt: skip
+            raise UsageError(f"{out} is no folder, and {len(plans)} recipes give as many files: make it, or give a "
+                             "folder that is there", option="out")  # fmt: skip
         return [out]
     folder = out if out is not None else where.parent
     return [folder / default_name(plan.shards, plan.recipe) for plan in plans]

@@ -12,7 +12,7 @@ from pyclover.engine.controller import WAYS, Controller
 from pyclover.errors import UsageError
 
 NOISE = 0.05  # of each time; one in 200 steps takes five times as long
-N_TOKENS = 2000
+N_TOKENS = 8000  # with 2,000, the noise of plain steps alone is 0.6 %
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,7 @@ def ratios(start_plain: bool, n_worlds: int, drifting: bool) -> tuple[list[float
 def test_never_much_below_plain_and_near_the_best(start_plain: bool, drifting: bool) -> None:
     n_worlds = 125  # times four: 500 in all
     against_plain, against_best = ratios(start_plain, n_worlds, drifting)
-    assert against_plain[0] >= 0.96  # 0.97 and a standard deviation of the noise of 2,000 steps
-    assert against_plain[n_worlds // 50] >= 0.97
+    assert against_plain[0] >= 0.97
     assert statistics.median(against_best) >= 0.95
     assert against_best[n_worlds // 10] >= 0.85
 
@@ -163,8 +162,7 @@ def test_one_pass_or_two_is_chosen_near_the_best_and_never_much_below_plain() ->
         n_used += controller.state.n_ahead > 20
     against_plain.sort()
     against_best.sort()
-    assert against_plain[0] >= 0.96
-    assert against_plain[n_worlds // 50] >= 0.97
+    assert against_plain[0] >= 0.97
     assert statistics.median(against_best) >= 0.95
     assert against_best[n_worlds // 10] >= 0.85
     assert n_used > 8  # in few of these worlds it pays
@@ -306,8 +304,7 @@ def test_the_way_to_draft_is_chosen_and_never_much_below_plain() -> None:
             gains.append(time_in_ways(without, world, {"as asked": ways["as asked"]}, random.Random(seed)) / seconds)
     against_plain.sort()
     against_best.sort()
-    assert against_plain[0] >= 0.96
-    assert against_plain[n_worlds // 50] >= 0.97
+    assert against_plain[0] >= 0.97
     assert statistics.median(against_best) >= 0.95
     assert against_best[n_worlds // 10] >= 0.85
     assert statistics.mean(gains) > 1.0  # where drafting pays, the search does too

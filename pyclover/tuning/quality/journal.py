@@ -6,6 +6,7 @@ NAME.part; a record that was not written as a whole is dropped.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import zlib
@@ -80,7 +81,8 @@ class Journal:
     def close(self) -> None:
         """What is written stays, for a later run."""
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # a write that failed is tried once more here, and has been told
+                self._file.close()
 
     def _records(self, data: bytes) -> list[Scores]:
         """The whole records from the first on."""

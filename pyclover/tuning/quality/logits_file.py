@@ -11,6 +11,7 @@ is computed, so that an interrupted run goes on behind the last whole chunk.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -144,8 +145,8 @@ class LogitsWriter:
         if needed > free:
             n_fit = max(0, free // self._chunk_bytes)
             raise FileError(
-                f"{self.path.parent}: the reference's logits need {needed / 2**30:.2f} GiB, and "
-                f"{max(free, 0) / 2**30:.2f} GiB are free; {n_fit} chunks would fit: give fewer with n_chunks "
+                f"{self.path.parent}: the reference's logits need {_shown(needed)}, and "
+                f"{_shown(max(free, 0))} are free; {n_fit} chunks would fit: give fewer with n_chunks "
                 "(--chunks), or another place with logits (--logits)", path=self.path,
             )  # fmt: skip
 
@@ -175,7 +176,13 @@ class LogitsWriter:
     def close(self) -> None:
         """What is written stays, for a later run."""
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # a write that failed is tried once more here, and has been told
+                self._file.close()
+
+
+def _shown(n_bytes: int) -> str:
+    """A number of bytes in a message, in GiB, below a tenth of one in MiB."""
+    return f"{n_bytes / 2**30:.2f} GiB" if n_bytes >= 2**30 // 10 else f"{n_bytes / 2**20:.2f} MiB"
 
 
 def facts_path(path: Path) -> Path:
