@@ -9,6 +9,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,10 +48,11 @@ def request(ids: list[int], n_predict: int) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def server(name: str, *args: str) -> Iterator[int]:
-    """Port of a running server."""
+def server(name: str | Path, *args: str) -> Iterator[int]:
+    """Port of a running server. name: of an oracle's file, or any file."""
     port = free_port()
-    command = [str(programs()["llama"]), "serve", "-m", str(FOLDER / f"{name}.gguf"), *EXACT, *args]
+    file = name if isinstance(name, Path) else FOLDER / f"{name}.gguf"
+    command = [str(programs()["llama"]), "serve", "-m", str(file), *EXACT, *args]
     command += ["--host", "127.0.0.1", "--port", str(port), "--no-webui"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

@@ -124,6 +124,13 @@ int llama_context::process_ahead(const llama_batch_ext & batch, uint32_t n_ahead
         LLAMA_LOG_ERROR("%s: %zu rows, %u of which look ahead, cannot be computed in one pass here\n", __func__, n_rows, n_ahead);
         return -1;
     }
+    const auto n_outputs = std::count_if(batch.tokens.begin(), batch.tokens.end(), [](const auto & t) { return t.output; });
+    if ((size_t) n_outputs > cparams.n_outputs_max || !sampling.samplers.empty()) {
+        // samplers in the graph must not see rows that are no text
+        LLAMA_LOG_DEBUG("%s: logits of %zu rows, and the context gives those of %u, or it samples in the graph\n", __func__,
+                        (size_t) n_outputs, cparams.n_outputs_max);
+        return -1;
+    }
     const llama_seq_id seq_id = *batch.tokens[0].seq_ids.begin();
     if (std::any_of(batch.tokens.begin(), batch.tokens.end(),
                     [&](const auto & token) { return token.seq_ids.size() != 1 || *token.seq_ids.begin() != seq_id; })) {
@@ -211,8 +218,8 @@ void llama_context::clover_reserve(const llama_memory_context_i * mctx, uint32_t
                 LLM_GRAPH_TYPE_DECODER_BLOCK);
     }
     if (takes_back) {
-        reserve(clover_kept->check, std::min({ n_tokens, CLOVER_CHECK_MAX, n_seqs > 1 ? n_draft * n_seqs : n_draft + n_block }),
-                1, LLM_GRAPH_TYPE_DEFAULT);
+        reserve(clover_kept->check, std::min({ n_tokens, CLOVER_CHECK_MAX, std::max(n_draft * n_seqs, n_draft + n_block) }), 1,
+                LLM_GRAPH_TYPE_DEFAULT);
     }
     const auto * hybrid = dynamic_cast<const llama_memory_hybrid *>(memory.get());
     if (hybrid != nullptr && hybrid->get_mem_recr()->log) {

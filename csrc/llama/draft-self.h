@@ -10,11 +10,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 struct common_speculative_impl_draft_self : public common_speculative_impl {
     common_speculative_impl_draft_self(const common_params_speculative & spec, uint32_t n_seq)
-        : common_speculative_impl(COMMON_SPECULATIVE_TYPE_DRAFT_SELF, n_seq, spec.draft.n_max), open(n_seq),
-          ctx(spec.draft.ctx_tgt), n_min(spec.draft.n_min) {
+        : common_speculative_impl(COMMON_SPECULATIVE_TYPE_DRAFT_SELF, n_seq, spec.draft.n_max), open(n_seq), made_ahead(n_seq),
+          counts(n_seq), ctx(spec.draft.ctx_tgt), n_min(spec.draft.n_min) {
         params.n_max = spec.draft.n_max;
         params.n_rows = spec.draft.n_rows;
         params.n_steps = spec.draft.n_steps;
@@ -34,6 +35,14 @@ struct common_speculative_impl_draft_self : public common_speculative_impl {
             throw std::runtime_error("draft-self: " + std::to_string(n_seq) + " blocks of " + std::to_string(n_rows) +
                                      " rows do not fit into a ubatch of " + std::to_string(llama_n_ubatch(ctx)));
         }
+        if (spec.draft.ahead > 0 && params.n_steps > 1) {
+            throw std::runtime_error("draft-self: a draft that is made ahead has one pass alone: leave --spec-draft-ahead or "
+                                     "--spec-draft-steps out");
+        }
+        // nothing rides behind a check where snapshots are taken
+        const bool wanted = spec.draft.ahead < 0 ? spec.draft.adaptive : spec.draft.ahead > 0;
+        may_ahead = wanted && !spec.draft.snapshots && params.n_steps == 1;
+        with_ahead = common_batch(ctx);
         few_experts = llama_clover_few_experts(llama_get_model(ctx));
         if (spec.draft.adaptive) {
             for (uint32_t seq = 0; seq < n_seq; ++seq) {
@@ -44,7 +53,45 @@ struct common_speculative_impl_draft_self : public common_speculative_impl {
                 params.n_rows, params.n_steps, (double) params.p_min);
     }
 
-    void begin(llama_seq_id seq, const llama_tokens &) override { open[seq] = {}; }
+    void begin(llama_seq_id seq, const llama_tokens &) override {
+        open[seq] = {};
+        made_ahead[seq] = {};
+        counts[seq] = {};
+    }
+
+    // The check of one sequence's draft, when it is all that the batch holds: the rows of the next block ride behind it.
+    bool decode(const common_batch & batch, int32_t & rc) override {
+        decodes = true;
+        for (round & r : open) {
+            r.looked = false;
+        }
+        if (!batch.has_token() || batch.tokens[0].seq_id < 0 || batch.tokens[0].seq_id >= (llama_seq_id) open.size()) {
+            return false;
+        }
+        const llama_seq_id seq = batch.tokens[0].seq_id;
+        round & r = open[seq];
+        const bool alone = r.n_drafted > 0 && batch.size() == r.n_drafted + 1 && batch.tokens[0].pos[0] == r.pos &&
+                           std::all_of(batch.tokens.begin(), batch.tokens.end(),
+                                       [&](const auto & t) { return t.seq_id == seq && t.seq_ids_extra.empty(); });
+        if (r.n_ahead == 0 || !alone) {
+            return false;
+        }
+        with_ahead.clear();
+        for (const auto & token : batch.tokens) {
+            with_ahead.add(token.id, token.pos[0], seq, token.output);
+        }
+        const llama_token mask = llama_vocab_mask(llama_model_get_vocab(llama_get_model(ctx)));
+        for (int32_t i = 0; i < r.n_ahead; ++i) {
+            with_ahead.add(mask, r.pos + r.n_drafted + 1 + i, seq, true);
+        }
+        const clover_experts_for_now experts(ctx, r.way == DRAFT_FEW_EXPERTS ? few_experts : 0);
+        rc = llama_clover_process_ahead(ctx, with_ahead.get(), (uint32_t) r.n_ahead);
+        if (rc == 1 || rc == -1) {
+            return false; // no room for so many rows, or not possible here: the memory is as it was
+        }
+        r.looked = rc == 0;
+        return true;
+    }
 
     // Called after each pass of the target: the time since the drafts were ready is that of their check.
     bool process(const common_batch & batch) override {
@@ -76,9 +123,13 @@ struct common_speculative_impl_draft_self : public common_speculative_impl {
 
     void accept(llama_seq_id seq, uint16_t n_accepted, bool is_other) override {
         round & r = open[seq];
-        if (!deciders.empty() && !is_other && r.timed && r.n_drafted > 0) {
-            const int32_t n = r.n_drafted;
-            deciders[seq]->saw_round(n, n, std::min<int32_t>(n_accepted, n), r.preview_s, r.verify_s);
+        r.n_accepted = std::min<int32_t>(n_accepted, r.n_drafted);
+        r.timed = r.timed && !is_other && r.n_drafted > 0;
+        if (r.looked) {
+            counts[seq].n_made++;
+            made_ahead[seq] = read_ahead(r);
+        } else {
+            tell(seq, r, false);
         }
         r = {};
     }
@@ -91,21 +142,39 @@ struct common_speculative_impl_draft_self : public common_speculative_impl {
         int32_t room = params.n_max;
         draft_way way = DRAFT_AS_ASKED;
         const draft_may may = allowed(dparams);
+        ready = clock::now();
+        ready_build_s = llama_clover_build_s(ctx);
         for (size_t seq = 0; seq < dparams.size(); ++seq) {
             const auto & dp = dparams[seq];
-            open[seq] = {};
+            round & r = open[seq];
+            r = {};
             if (!dp.drafting || dp.n_max < 1) {
                 continue;
             }
+            llama_tokens there = taken_ahead((llama_seq_id) seq, dp);
             int32_t n_own = params.n_max;
+            bool ahead = may.ahead;
             if (!deciders.empty()) {
-                open[seq].waits = true;
+                r.waits = true;
                 const draft_choice choice = deciders[seq]->choose((uint64_t) dp.n_max + 1, may);
                 n_own = choice.n;
                 way = choice.way;
+                ahead = choice.ahead;
                 if (n_own < 1) {
                     continue;
                 }
+            }
+            n_own = std::min({ n_own, params.n_max, dp.n_max });
+            r.pos = dp.pos0;
+            r.way = way;
+            r.n = n_own;
+            r.n_ahead = ahead ? rows_ahead(r, dp.n_max, may) : 0;
+            there.resize(std::min(there.size(), (size_t) n_own));
+            if (!there.empty() && (int32_t) there.size() >= n_min) {
+                counts[seq].n_used++;
+                r.n_drafted = (int32_t) there.size();
+                *dp.result = std::move(there);
+                continue;
             }
             n = std::max(n, n_own);
             room = std::min(room, dp.n_max);
@@ -117,10 +186,6 @@ struct common_speculative_impl_draft_self : public common_speculative_impl {
             wanted.push_back(n_own);
         }
         n = std::min(n, room);
-        const auto began = clock::now();
-        const double began_build_s = llama_clover_build_s(ctx);
-        ready = began;
-        ready_build_s = began_build_s;
         if (requests.empty()) {
             return;
         }
@@ -130,6 +195,8 @@ struct common_speculative_impl_draft_self : public common_speculative_impl {
             now.n_rows = may.full_rows;
         }
         const clover_experts_for_now experts(ctx, way == DRAFT_FEW_EXPERTS ? few_experts : 0);
+        const auto began = clock::now();
+        const double began_build_s = llama_clover_build_s(ctx);
         const int32_t rc = clover_draft(ctx, requests, n, now);
         const double preview_s = since(began, began_build_s);
         ready = clock::now();
@@ -137,7 +204,9 @@ struct common_speculative_impl_draft_self : public common_speculative_impl {
         if (rc != 0) {
             // without a draft the target goes on token by token
             SPC_WRN("block pass failed (%d), nothing is drafted\n", rc);
-            open.assign(open.size(), {});
+            for (const auto & request : requests) {
+                open[request.seq_id] = {};
+            }
             return;
         }
         for (size_t i = 0; i < requests.size(); ++i) {
@@ -145,12 +214,14 @@ struct common_speculative_impl_draft_self : public common_speculative_impl {
             request.draft.resize(std::min(request.draft.size(), (size_t) wanted[i]));
             round & r = open[request.seq_id];
             r.preview_s = preview_s;
-            if ((int32_t) request.draft.size() >= n_min) {
+            if (!request.draft.empty() && (int32_t) request.draft.size() >= n_min) {
                 r.n_drafted = (int32_t) request.draft.size();
                 *dparams[request.seq_id].result = std::move(request.draft);
             }
         }
     }
+
+    common_speculative_ahead ahead(llama_seq_id seq) const override { return counts[seq]; }
 
   private:
     using clock = std::chrono::steady_clock;
@@ -161,6 +232,90 @@ struct common_speculative_impl_draft_self : public common_speculative_impl {
         return std::max(1e-9, seconds - (llama_clover_build_s(ctx) - then_build_s));
     }
 
+    // what is known of a sequence's round before its tokens are accepted
+    struct round {
+        bool waits = false;     // for its check
+        bool timed = false;     // its check was all that its pass computed
+        bool looked = false;    // rows of the next block rode behind it
+        llama_pos pos = 0;      // of the token before the draft
+        int32_t n = 0;          // tokens that were wanted
+        int32_t n_drafted = 0;  // tokens that there are
+        int32_t n_accepted = 0; // of them
+        int32_t n_ahead = 0;    // rows that are to ride behind the check
+        draft_way way = DRAFT_AS_ASKED;
+        double preview_s = 0.0;
+        double verify_s = 0.0;
+    };
+
+    // a draft that a check's pass has made, and what it is good for
+    struct next_draft {
+        round by;
+        llama_pos pos = 0;                    // of the token before it
+        llama_token after = LLAMA_TOKEN_NULL; // which that token has to be; null: any
+        llama_tokens tokens;
+    };
+
+    // Tells the controller how a round went.
+    void tell(llama_seq_id seq, const round & r, bool used) {
+        if (!deciders.empty() && r.timed) {
+            deciders[seq]->saw_round(r.n_drafted, r.n_drafted, r.n_accepted, r.preview_s, r.verify_s, r.looked, used);
+        }
+    }
+
+    // Rows of the next block behind a check of this round; 0: there is no room or no use for them.
+    int32_t rows_ahead(const round & r, int32_t n_max, const draft_may & may) const {
+        const int32_t n_check = r.n + 1;
+        int32_t n_rows = std::max(params.n_rows, r.n + 1);
+        if (r.way == DRAFT_FULL_BLOCK) {
+            n_rows = std::max(n_rows, may.full_rows);
+        }
+        const bool fits = n_check + n_rows <= (int32_t) std::min(llama_n_ubatch(ctx), llama_n_batch(ctx)) &&
+                          r.pos + n_check + n_rows <= (llama_pos) llama_n_ctx_seq(ctx);
+        return fits && r.way != DRAFT_TWO_STEPS && n_max > n_check ? n_rows : 0;
+    }
+
+    // What the rows behind a check say, once all of its draft is accepted. They did not know the token that the check adds:
+    // where they took it for another one, the rest does not fit it.
+    next_draft read_ahead(const round & r) const {
+        next_draft next;
+        next.by = r;
+        next.pos = r.pos + r.n_drafted + 1;
+        if (r.n_accepted < r.n_drafted) {
+            return next;
+        }
+        const llama_vocab * vocab = llama_model_get_vocab(llama_get_model(ctx));
+        const auto best = [&](int32_t row) {
+            return clover_best_token(llama_get_logits_ith(ctx, r.n_drafted + 1 + row), llama_vocab_n_tokens(vocab),
+                                     llama_vocab_mask(vocab), params.p_min > 0.0f);
+        };
+        const bool shift = llama_clover_get_block_params(ctx).shift_logits;
+        if (!shift) {
+            next.after = best(0).id;
+            if (next.after == LLAMA_TOKEN_NULL) {
+                return next;
+            }
+        }
+        for (int32_t row = shift ? 0 : 1; row < r.n_ahead && (int32_t) next.tokens.size() < r.n; ++row) {
+            const clover_best token = best(row);
+            if (token.id == LLAMA_TOKEN_NULL || (params.p_min > 0.0f && token.p < params.p_min)) {
+                break;
+            }
+            next.tokens.push_back(token.id);
+        }
+        return next;
+    }
+
+    // The draft that the last check's pass made, where it fits what came; with that its round is over.
+    llama_tokens taken_ahead(llama_seq_id seq, const common_speculative_draft_params & dp) {
+        next_draft next = std::exchange(made_ahead[seq], {});
+        const bool fits =
+            !next.tokens.empty() && next.pos == dp.pos0 && (next.after == LLAMA_TOKEN_NULL || next.after == dp.id_last);
+        if (next.by.looked) {
+            tell(seq, next.by, fits);
+        }
+        return fits ? std::move(next.tokens) : llama_tokens();
+    }
+
     // How drafts may be made. One pass drafts for all sequences, so they differ where only one of them wants a draft.
     draft_may allowed(const common_speculative_draft_params_vec & dparams) const {
         draft_may may;
@@ -169,6 +324,7 @@ struct common_speculative_impl_draft_self : public common_speculative_impl {
         if (n_drafting != 1) {
             return may;
         }
+        may.ahead = may_ahead && decodes;
         const clover_block_params & block = llama_clover_get_block_params(ctx);
         may.full_rows = params.n_rows == 0 ? (int32_t) std::min(block.block_length, llama_n_ubatch(ctx)) : 0;
         may.two_steps = params.n_steps == 1;
@@ -176,23 +332,19 @@ struct common_speculative_impl_draft_self : public common_speculative_impl {
         return may;
     }
 
-    // what is known of a sequence's round before its tokens are accepted
-    struct round {
-        bool waits = false; // for its check
-        bool timed = false;
-        int32_t n_drafted = 0;
-        double preview_s = 0.0;
-        double verify_s = 0.0;
-    };
-
-    std::vector<round> open;                                 // by sequence
+    std::vector<round> open;            // by sequence
+    std::vector<next_draft> made_ahead; // the same
+    std::vector<common_speculative_ahead> counts;
     std::vector<std::unique_ptr<draft_controller>> deciders; // the same; none: drafts of one length
+    common_batch with_ahead;
     clock::time_point ready;
     double ready_build_s = 0.0; // graphs until then
     llama_context * ctx;
     clover_draft_params params;
     int32_t n_min;
-    uint32_t few_experts; // 0: all are needed
+    uint32_t few_experts;   // 0: all are needed
+    bool may_ahead = false; // drafts may be made ahead
+    bool decodes = false;   // the target's passes come through decode(), so that they can be
 };
 
 #endif

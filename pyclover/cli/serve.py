@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -102,7 +102,7 @@ def serve(*, model: str | None, profile: str, verbose: bool, as_json: bool, **va
         file = fetched(out, chosen, fit=keywords.get("fit", True) and "rpc" not in keywords)
         if "rpc" not in keywords:  # a profile is of this machine alone
             use = profile_use.for_run(out, profile, file, values, keywords)
-            speculation = drafting(kept_in_server(use.speculation, options.SPECULATION.given(values)))
+            speculation = drafting(use.speculation)
             keywords |= use.load
             if use.params:
                 keywords["block_params"] = use.params
@@ -216,11 +216,6 @@ def drafting(given: dict[str, Any]) -> DraftSelf | Literal["auto"] | None:
         flag = options.flag_of([serve], next(iter(given)))
         raise click.UsageError(f"{flag} belongs to --spec-type draft-self; auto chooses by itself.")
     return "auto" if kind == "auto" else DraftSelf(**given) if kind == "draft-self" else None
-
-
-def kept_in_server(speculation: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what a profile found for drafts made ahead, which a server does not make; what was given stays."""
-    return {name: value for name, value in speculation.items() if name != "ahead" or name in given}
 
 
 def server_keywords(values: dict[str, Any]) -> dict[str, Any]:

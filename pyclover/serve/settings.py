@@ -91,8 +91,6 @@ class ServerSettings:
                 'block diffusion is asked for in each request (its field "diffusion"): take DraftSelf(...) or None',
                 option="speculation",
             )
-        if isinstance(self.speculation, DraftSelf) and self.speculation.ahead:
-            raise UsageError("the server makes drafts in passes of their own: leave ahead out", option="ahead")
         if self.speculation != AUTO:
             check_speculation(self.speculation, sampling_from(dict(self.defaults)), self.defaults)  # type: ignore[arg-type]
 
@@ -167,6 +165,8 @@ def _drafting(speculation: object) -> list[str | int | float]:
     out += ["--spec-draft-p-min", speculation.p_min] if speculation.p_min else []
     out += ["--spec-draft-adaptive"] if speculation.adapts else []
     out += ["--spec-draft-start-plain"] if speculation.adapts and speculation.start_plain else []
+    if speculation.ahead is not None:
+        out += ["--spec-draft-ahead" if speculation.ahead else "--no-spec-draft-ahead"]
     if speculation.relaxed:
         out += ["--spec-accept-ratio", speculation.ratio, "--spec-accept-delta", speculation.delta]
     return out

@@ -143,6 +143,47 @@ def test_four_slots_with_a_controller_each_answer_as_one() -> None:
             assert all_at_once(port, ids, lengths, leaving=()) == alone
 
 
+QUESTIONS = ["What is 12 + 7?", "Count from 3 to 17.", "Sort 5 3 9 1", "Tell me a story about a cat.", "Spell planet."]
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.9, "seed": 5, "top_k": 20}], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("slots", [("-np", "1"), ("-np", "4", "--kv-unified"), ("-np", "4", "--no-kv-unified")])
+def test_drafts_made_ahead_change_nothing(slots: tuple[str, ...], sampling: dict[str, Any]) -> None:
+    with pyclover.Clover("tiny", n_ctx=256, n_threads=1) as m:
+        tiny = Path(m.path)
+        asked = [f"<|im_start|>user\n{q}<|im_end|>\n<|im_start|>assistant\n" for q in QUESTIONS]
+        ids = [m.tokenize(text, parse_special=True) for text in asked]
+    with server(tiny, *slots) as port:
+        plain = [ask(port, {**request(i, 60), **sampling})["tokens"] for i in ids]
+    with server(tiny, *slots, *drafting(7, "--spec-draft-ahead")) as port:
+        got = [ask(port, {**request(i, 60), **sampling}) for i in ids]
+        assert [one["tokens"] for one in got] == plain
+        timings = [one["timings"] for one in got]
+        assert all(t["draft_ahead"] > 0 for t in timings)
+        assert sum(t["draft_ahead_used"] for t in timings) > 4
+        if not sampling:
+            # a check of one is alone in its pass or not as it comes: the text is the same
+            assert all_at_once(port, ids, [60] * len(ids), leaving=()) == plain
+    with server(tiny, *slots, *drafting(7, "--spec-draft-ahead", "--spec-rollback", "snapshots")) as port:
+        one = ask(port, {**request(ids[1], 60), **sampling})
+    assert one["tokens"] == plain[1]
+    assert one["timings"]["draft_ahead"] == 0  # nothing can ride behind a check there
+
+
+@pytest.mark.parametrize("name", ["tiny_a_preview", "tiny_b_preview"])
+def test_the_server_drafts_ahead_as_the_reference_writes(name: str, expected: Callable[[str], dict[str, Any]]) -> None:
+    runs = [run for run in expected(name)["draft_self"] if run["ratio"] == 1]
+    assert len(runs) >= 3
+    for run in runs:
+        more = ["--spec-draft-rows", str(run["block"])] if run["block"] else []
+        with server(name, "-np", "1", *drafting(run["n_max"], "--spec-draft-ahead", *more)) as port:
+            got = ask(port, request(run["prompt_ids"], run["n_predict"]))
+        n = len(got["tokens"])
+        assert got["tokens"] == run["tokens"][:n]
+        assert n == run["n_predict"] or got["stop_type"] == "eos"
+        assert got["timings"]["draft_ahead"] > 0
+
+
 # the published quick start's flags; only the model's path is another
 # fmt: off
 QUICK_START = [
@@ -185,6 +226,7 @@ def run_program(program: str, *args: str) -> subprocess.CompletedProcess[str]:
         (FOLDER / "tiny_a_preview.gguf", drafting(0), "between 1 and 31"),
         (FOLDER / "tiny_a_preview.gguf", drafting(32), "between 1 and 31"),
         (FOLDER / "tiny_a_preview.gguf", drafting(-1), "invalid value"),
+        (FOLDER / "tiny_a_preview.gguf", drafting(3, "--spec-draft-steps", "2", "--spec-draft-ahead"), "one pass"),
         (FOLDER / "tiny_a_preview.gguf", drafting(3, "--spec-accept-ratio", "1.5"), "accept_ratio"),
         (FOLDER / "tiny_a_preview.gguf", drafting(3, "--spec-accept-delta", "-1"), "accept_delta"),
         (FOLDER / "tiny_a_preview.gguf", drafting(3, "--spec-accept-ratio", "0.9", "--temp", "0.8"), "--temp 0"),

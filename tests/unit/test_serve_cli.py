@@ -12,7 +12,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pyclover.cli.main import cli
-from pyclover.cli.serve import kept_in_server
 from pyclover.engine.speculation import DraftSelf
 from pyclover.errors import UsageError
 from pyclover.serve import server
@@ -108,9 +107,3 @@ def test_nothing_is_downloaded_for_options_that_are_wrong(
 def test_what_is_refused(asked: list[dict[str, Any]], args: list[str]) -> None:
     assert run(*args).exit_code == 2
     assert asked == []
-
-
-def test_a_profile_with_drafts_made_ahead_serves_without_them() -> None:
-    found = {"spec_type": "draft-self", "n_max": 7, "ahead": True}
-    assert kept_in_server(found, {}) == {"spec_type": "draft-self", "n_max": 7}
-    assert kept_in_server(found, {"ahead": True}) == found  # what was asked for is refused, with the reason

@@ -196,19 +196,16 @@ def test_the_controller_decides_unless_told_otherwise() -> None:
         settings = ServerSettings(speculation=speculation, defaults={"temperature": 0}).resolved(
             can_draft=True, n_rows=512
         )
-        return [word for word in settings.arguments() if word.startswith("--spec")]
+        return [word for word in settings.arguments() if "spec-" in word]
 
     assert "--spec-draft-adaptive" in said(DraftSelf(n_max=7))
     assert "--spec-draft-start-plain" not in said(DraftSelf(n_max=7))
     assert "--spec-draft-adaptive" not in said(DraftSelf(n_max=7, adaptive=False))
     assert "--spec-draft-adaptive" not in said(DraftSelf(n_max=7, accept_ratio=0.9))
     assert {"--spec-draft-adaptive", "--spec-draft-start-plain"} <= set(said("auto"))
-
-
-def test_the_server_makes_no_drafts_ahead() -> None:
-    with pytest.raises(UsageError, match="passes of their own") as caught:
-        ServerSettings(speculation=DraftSelf(n_max=7, ahead=True))
-    assert caught.value.option == "ahead"
+    assert not [word for word in said(DraftSelf(n_max=7)) if "ahead" in word]
+    assert "--spec-draft-ahead" in said(DraftSelf(n_max=7, ahead=True))
+    assert "--no-spec-draft-ahead" in said(DraftSelf(n_max=7, ahead=False))
 
 
 def test_auto_is_plain_where_nothing_can_be_drafted_and_shorter_where_slots_share_a_pass() -> None:
