@@ -158,7 +158,10 @@ bool llama_context::clover_replay(const llama_ubatch * ubatch) {
     std::vector<uint32_t> & pending = states->log->pending;
     std::vector<uint32_t> cells;
     for (uint32_t cell = 0; cell < states->size; ++cell) {
-        if (pending[cell] > 0 && !states->cells[cell].is_empty() && reads(*states, ubatch, cell)) {
+        if (states->cells[cell].is_empty()) {
+            pending[cell] = 0; // of a sequence that is gone; another one may be moved here
+        }
+        if (pending[cell] > 0 && reads(*states, ubatch, cell)) {
             cells.push_back(cell);
         }
     }

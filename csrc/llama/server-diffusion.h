@@ -24,8 +24,9 @@ struct server_diffusion_params {
     int32_t max_steps = 0;      // passes for a block, the last of which decides what is left; 0: as many as it takes
     bool stream_blocks = false; // in a stream, the block after each pass
 
-    // Throws std::invalid_argument for what it cannot be, also beside the request's other fields.
-    static server_diffusion_params from_request(const json & body) {
+    // Throws std::invalid_argument for what it cannot be, also beside the request's other fields. own_budget: tokens of a
+    // thought that the server allows by itself; as its sampling, that is for requests that go token by token.
+    static server_diffusion_params from_request(const json & body, int32_t own_budget) {
         server_diffusion_params params;
         const json & value = body.at("diffusion");
         if (value.is_null() || value.is_boolean()) {
@@ -39,13 +40,24 @@ struct server_diffusion_params {
             throw std::invalid_argument("diffusion must be true, false or an object");
         }
         if (params.on) {
-            refuse_others(body);
+            refuse_others(body, own_budget);
         }
         return params;
     }
 
+    json to_json() const {
+        return on ? json{ { "threshold", threshold },
+                          { "block", block > 0 ? json(block) : json(nullptr) },
+                          { "max_steps", max_steps > 0 ? json(max_steps) : json(nullptr) },
+                          { "stream_blocks", stream_blocks } }
+                  : json(false);
+    }
+
   private:
     void set(const std::string & name, const json & given) {
+        if (given.is_null() && (name == "threshold" || name == "stream_blocks")) {
+            return;
+        }
         if (name == "threshold") {
             threshold = given.is_number() ? given.get<float>() : -1.0f;
             if (!(threshold >= 0.0f && threshold <= 1.0f)) {
@@ -61,8 +73,8 @@ struct server_diffusion_params {
             }
             stream_blocks = given.get<bool>();
         } else {
-            throw std::invalid_argument("diffusion." + name +
-                                        " is not known: it has threshold, block, max_steps and stream_blocks");
+            throw std::invalid_argument("diffusion has no field " + safe_json_to_str(json(name.substr(0, 40))) +
+                                        ": it has threshold, block, max_steps and stream_blocks");
         }
     }
 
@@ -79,7 +91,7 @@ struct server_diffusion_params {
     }
 
     // What would change a greedy answer, or needs tokens one by one.
-    static void refuse_others(const json & body) {
+    static void refuse_others(const json & body, int32_t own_budget) {
         const auto number = [&](const char * name, double otherwise) {
             return body.contains(name) && body.at(name).is_number() ? body.at(name).get<double>() : otherwise;
         };
@@ -89,22 +101,33 @@ struct server_diffusion_params {
         if (number("temperature", 0.0) > 0.0) {
             throw std::invalid_argument("temperature: block diffusion is greedy, so it must be 0 or left out");
         }
-        for (const char * name :
-             { "presence_penalty", "frequency_penalty", "dry_multiplier", "n_probs", "logprobs", "top_logprobs" }) {
+        if (number("n_probs", 0.0) != 0.0) {
+            refuse("logprobs (n_probs)");
+        }
+        for (const char * name : { "presence_penalty", "frequency_penalty", "dry_multiplier", "logprobs", "top_logprobs",
+                                   "mirostat", "xtc_probability", "dynatemp_range" }) {
             if (number(name, 0.0) != 0.0) {
                 refuse(name);
             }
         }
-        if (number("repeat_penalty", 1.0) != 1.0) {
-            refuse("repeat_penalty");
+        for (const char * name : { "repeat_penalty", "typical_p" }) {
+            if (number(name, 1.0) != 1.0) {
+                refuse(name);
+            }
+        }
+        for (const char * name : { "top_n_sigma", "adaptive_target" }) {
+            if (number(name, -1.0) > 0.0) {
+                refuse(name);
+            }
         }
         for (const char * name : { "n", "n_cmpl" }) {
             if (number(name, 1.0) > 1.0) {
                 refuse(name);
             }
         }
-        if (number("reasoning_budget_tokens", -1.0) >= 0.0) {
-            refuse("reasoning_budget_tokens");
+        const double budget = number("reasoning_budget_tokens", -1.0);
+        if (budget >= 0.0 && budget != (double) own_budget) {
+            refuse("a thinking budget (reasoning_budget_tokens)");
         }
         for (const char * name : { "logprobs", "ignore_eos" }) {
             if (body.contains(name) && body.at(name).is_boolean() && body.at(name).get<bool>()) {
@@ -119,7 +142,9 @@ struct server_diffusion_params {
         const bool grammar =
             body.contains("grammar") && body.at("grammar").is_string() && !body.at("grammar").get<std::string>().empty();
         if (grammar && !lazy) {
-            throw std::invalid_argument("block diffusion cannot be held to a schema, a grammar or a call: leave diffusion out");
+            throw std::invalid_argument(
+                "block diffusion cannot be held to a schema, a grammar or a call: leave diffusion out, or "
+                "response_format, json_schema, grammar or tool_choice");
         }
         if (body.contains("json_schema") && !body.at("json_schema").is_null()) {
             refuse("json_schema");
@@ -134,7 +159,14 @@ class server_diffusion {
     bool on() const { return params.on; }
     bool streams() const { return params.stream_blocks; }
     // Tokens at the end of the prompt that the first block holds.
-    int32_t n_tail() const { return (int32_t) tail; }
+    int32_t n_tail() const { return (int32_t) tail.size(); }
+    std::string tail_text(llama_context * ctx) const {
+        std::string text;
+        for (const llama_token id : tail) {
+            text += common_token_to_piece(ctx, id, true);
+        }
+        return text;
+    }
 
     // Takes the rest of the prompt behind its last whole block off it. Returns what is wrong; empty: nothing.
     std::string start(const server_diffusion_params & wanted, llama_context * ctx, server_tokens & prompt, int32_t n_ctx) {
@@ -149,7 +181,8 @@ class server_diffusion {
         size = (size_t) (wanted.block > 0 ? wanted.block : (int32_t) block.block_length);
         if (size > llama_n_ubatch(ctx)) {
             return "block diffusion needs " + std::to_string(size) + " rows in one pass, and -ub is " +
-                   std::to_string(llama_n_ubatch(ctx));
+                   std::to_string(llama_n_ubatch(ctx)) +
+                   ": ask for fewer with diffusion.block, or start the server with a larger -ub";
         }
         shift = block.shift_logits;
         params = wanted;
@@ -157,7 +190,7 @@ class server_diffusion {
             const size_t n_whole = prompt.size() / size * size;
             known = prompt.get_tokens();
             known.erase(known.begin(), known.begin() + (std::ptrdiff_t) n_whole);
-            tail = known.size();
+            tail = known;
             prompt.keep_first(n_whole);
         }
         return "";
@@ -201,12 +234,13 @@ class server_diffusion {
     // one's are left for the next time, and so is what does not fit.
     class pass {
       public:
-        explicit pass(llama_context * ctx) : ctx(ctx) {}
+        pass(llama_context * ctx, size_t n_most) : ctx(ctx), n_most(n_most) {}
 
         bool add(llama_seq_id seq, llama_pos pos, server_diffusion & block) {
             const size_t most = std::min<size_t>(N_OUTPUTS, llama_n_ubatch(ctx));
             const size_t n = block.rows.size();
-            if (!members.empty() && (n != members[0].block->rows.size() || (members.size() + 1) * n > most)) {
+            if (!members.empty() &&
+                (members.size() >= n_most || n != members[0].block->rows.size() || (members.size() + 1) * n > most)) {
                 return false;
             }
             members.push_back({ seq, pos, &block });
@@ -249,10 +283,12 @@ class server_diffusion {
         };
 
         llama_context * ctx;
+        const size_t n_most;
         std::vector<member> members;
     };
 
     uint64_t n_fixed = 0; // rows that passes have decided
+    uint64_t turn = 0;    // of the server's, in which it was last computed
 
   private:
     size_t n_left() const { return (size_t) std::count(masked.begin(), masked.end(), 1); }
@@ -292,7 +328,7 @@ class server_diffusion {
 
     server_diffusion_params params;
     size_t size = 0; // of a block
-    size_t tail = 0;
+    llama_tokens tail;
     bool shift = false;
     llama_token mask = LLAMA_TOKEN_NULL;
     llama_tokens known; // what the next block begins with

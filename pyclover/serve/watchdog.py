@@ -79,7 +79,7 @@ class Watchdog:
 def _mark(slot: dict[str, Any]) -> Mark:
     """What changes in a busy slot when it gets on."""
     decoded = tuple(token.get("n_decoded") for token in slot.get("next_token") or ())
-    return (slot.get("id_task"), slot.get("n_prompt_tokens_processed"), decoded)
+    return (slot.get("id_task"), slot.get("n_prompt_tokens_processed"), slot.get("diffusion_passes"), decoded)
 
 
 def _decoded(mark: Mark) -> bool:

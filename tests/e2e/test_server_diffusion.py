@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.client
 import itertools
 import json
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -156,18 +158,24 @@ def test_the_block_in_the_making_is_streamed_on_request(port: int, path: str) ->
     ("more", "words"),
     [
         ({"diffusion": 1}, "true, false or an object"),
-        ({"diffusion": {"steps": 1}}, "diffusion.steps is not known"),
+        ({"diffusion": {"steps": 1}}, 'diffusion has no field "steps"'),
+        ({"diffusion": {"\0" + "x" * 5000: 1}}, 'xxx": it has threshold'),
         ({"diffusion": {"threshold": 2}}, "diffusion.threshold"),
-        ({"diffusion": {"threshold": None}}, "diffusion.threshold"),
+        ({"diffusion": {"threshold": "0.9"}}, "diffusion.threshold"),
         ({"diffusion": {"block": 33}}, "diffusion.block"),
         ({"diffusion": {"block": 1e300}}, "diffusion.block"),
         ({"diffusion": {"max_steps": 0}}, "diffusion.max_steps"),
         ({"diffusion": {"stream_blocks": "yes"}}, "diffusion.stream_blocks"),
         ({"diffusion": True, "temperature": 0.5}, "temperature"),
-        ({"diffusion": True, "grammar": 'root ::= "a"'}, "cannot be held to"),
+        ({"diffusion": True, "grammar": 'root ::= "a"'}, "grammar or tool_choice"),
         ({"diffusion": True, "json_schema": {"type": "object"}}, "json_schema"),
         ({"diffusion": True, "logit_bias": [[5, -1]]}, "logit_bias"),
-        ({"diffusion": True, "n_probs": 3}, "n_probs"),
+        ({"diffusion": True, "n_probs": 3}, "logprobs (n_probs)"),
+        ({"diffusion": True, "mirostat": 2}, "mirostat"),
+        ({"diffusion": True, "xtc_probability": 0.5}, "xtc_probability"),
+        ({"diffusion": True, "top_n_sigma": 1.0}, "top_n_sigma"),
+        ({"diffusion": True, "typical_p": 0.5}, "typical_p"),
+        ({"diffusion": True, "reasoning_budget_tokens": 9}, "thinking budget"),
         ({"diffusion": True, "ignore_eos": True}, "ignore_eos"),
         ({"diffusion": True, "presence_penalty": 0.5}, "presence_penalty"),
         ({"diffusion": True, "n_cmpl": 2}, "n_cmpl"),
@@ -202,3 +210,177 @@ def test_shifted_rows_take_the_last_token_into_account() -> None:
         for x, tokens in zip(ids, wanted, strict=True):
             got = completed(port, {**request(x, 20), "diffusion": {"threshold": 0.9}})
             assert got["tokens"][: len(tokens)] == tokens
+
+
+QUESTIONS = ("Count from 3 to 9.", "What is 12 + 7?", "Who are you?", "Sort 5, 3, 9, 1.")
+
+
+def chat(question: str) -> str:
+    return f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.mark.parametrize("mode", [{}, {"diffusion": True}], ids=["plain", "diffusion"])
+def test_a_prompt_that_differs_at_the_first_token_leaves_no_state_behind(mode: dict[str, Any]) -> None:
+    """The checkpoint of a text whose first token was another one was taken for the next text's."""
+    with server(TINY, "-np", "1") as port:
+        wanted = [
+            completed(port, {"prompt": chat(q), "n_predict": 30, "cache_prompt": False, **mode})["content"]
+            for q in QUESTIONS
+        ]
+    for i in range(1, len(QUESTIONS)):
+        with server(TINY, "-np", "1") as port:
+            completed(port, {"prompt": "Once upon a time", "n_predict": 30, "temperature": 0})
+            for k in (0, i):
+                got = completed(port, {"prompt": chat(QUESTIONS[k]), "n_predict": 30, **mode})
+                assert got["content"] == wanted[k], (i, k)
+
+
+def hang_up(port: int, after_s: float) -> None:
+    """A request for a long story whose client leaves."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    body = {"prompt": "Once upon a time", "n_predict": 500, "stream": True, "diffusion": {"threshold": 1}}
+    connection.request("POST", "/completion", json.dumps(body), {"Content-Type": "application/json"})
+    time.sleep(after_s)
+    connection.close()
+
+
+def test_what_a_client_that_left_has_computed_reaches_nobody() -> None:
+    """Rows of its last block were applied to the state of another sequence that got its place."""
+    bodies = [
+        {"prompt": chat(q), "n_predict": 40, "cache_prompt": False, "diffusion": {"threshold": t}}
+        for q in (*QUESTIONS, "Count from 3 to 20.", "Count from 11 to 31.") for t in (0.9, 1)
+    ]  # fmt: skip
+    with server(TINY, "-np", "4", "--kv-unified", "-c", "8192", *drafting(7)) as port:
+        wanted = [completed(port, body)["content"] for body in bodies]
+        left = threading.Event()
+
+        def leave() -> None:
+            for i in itertools.count():
+                if left.is_set():
+                    return
+                hang_up(port, 0.02 + 0.03 * (i % 5))
+
+        one = threading.Thread(target=leave)
+        one.start()
+        try:
+            with ThreadPoolExecutor(3) as pool:
+                for _ in range(6):
+                    assert [got["content"] for got in pool.map(lambda body: completed(port, body), bodies)] == wanted
+        finally:
+            left.set()
+            one.join()
+
+
+def first_text_s(port: int, body: dict[str, Any]) -> tuple[float, float]:
+    """Seconds to the first piece of a stream, and to its end."""
+    began = time.monotonic()
+    first = 0.0
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    connection.request(
+        "POST", "/completion", json.dumps({**body, "stream": True}), {"Content-Type": "application/json"}
+    )
+    for line in connection.getresponse():
+        if line.startswith(b"data:") and json.loads(line[5:])["content"] and not first:
+            first = time.monotonic() - began
+    connection.close()
+    return first, time.monotonic() - began
+
+
+@pytest.mark.parametrize(
+    ("blocks", "flags"),
+    [((8,) * 8, ()), ((8, 16, 8, 16), ()), ((32, 32, 32), ()), ((32, 0), ("-b", "32", "-ub", "32"))],
+    ids=["more-than-fit", "two-lengths", "one-at-a-time", "beside-plain"],
+)
+def test_nobody_waits_until_others_are_done(blocks: tuple[int, ...], flags: tuple[str, ...]) -> None:
+    with server(TINY, "-np", str(len(blocks)), "--kv-unified", "-c", "8192", *flags) as port:
+        bodies = [
+            {"prompt": "Once upon a time", "n_predict": 320, "cache_prompt": False,
+             **({"diffusion": {"threshold": 1, "block": n}} if n else {"ignore_eos": True})}
+            for n in blocks
+        ]  # fmt: skip
+        with ThreadPoolExecutor(len(bodies)) as pool:
+            times = list(pool.map(lambda body: first_text_s(port, body), bodies))
+    # whoever begins with the others has its first block long before the first of them is at its end
+    assert max(first for first, _ in times) < 0.5 * min(end for _, end in times)
+
+
+def test_slots_with_caches_of_their_own() -> None:
+    """Blocks of slots that are no neighbours cannot share a pass there."""
+    with server(TINY, "-np", "4", "--no-kv-unified", "-c", "4096") as port:
+        bodies = [
+            {"prompt": chat(q), "n_predict": 60, "id_slot": i, "cache_prompt": False,
+             **({"diffusion": {"threshold": 1}} if i in (0, 2, 3) else {"temperature": 0})}
+            for i, q in enumerate(("Count from 3 to 20.", "Who are you?", "Count from 5 to 25.", "Count from 1 to 9."))
+        ]  # fmt: skip
+        wanted = [completed(port, body)["content"] for body in bodies]
+        for _ in range(3):
+            with ThreadPoolExecutor(4) as pool:
+                assert [got["content"] for got in pool.map(lambda body: completed(port, body), bodies)] == wanted
+
+
+def test_a_prompt_that_leaves_room_for_one_token_beside_other_blocks() -> None:
+    with server(TINY, "-np", "2", "--kv-unified", "-c", "4096") as port:
+        story = {"prompt": "Once upon a time", "n_predict": 400, "diffusion": {"block": 32, "threshold": 1}}
+        ids = [int(i) for i in json.loads(post(port, "/tokenize", {"content": "a b c " * 1500})[1])["tokens"]][:2047]
+        assert len(ids) == 2047
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(completed, port, story)
+            time.sleep(0.3)
+            got = completed(port, {**request(ids, 5), "diffusion": {"block": 1}})
+            assert (len(got["tokens"]), got["stop_type"]) == (1, "limit")
+            assert other.result()["timings"]["diffusion_passes"] > 0
+
+
+def test_the_whole_prompt_is_named_and_the_settings() -> None:
+    with server(TINY, "-np", "1") as port:
+        for prompt in (PROMPTS[0], PROMPTS[3]):
+            got = completed(port, {"prompt": prompt, "n_predict": 4, "diffusion": {"block": 16}})
+            assert got["prompt"] == prompt
+            assert got["generation_settings"]["diffusion"] == {
+                "threshold": pytest.approx(0.95), "block": 16, "max_steps": None, "stream_blocks": False,
+            }  # fmt: skip
+        assert completed(port, {"prompt": "Hi", "n_predict": 4})["generation_settings"]["diffusion"] is False
+
+
+def test_chat_forms_and_the_server_s_own_budget() -> None:
+    messages = {"messages": [{"role": "user", "content": "What is 12 + 7?"}], "max_tokens": 40}
+    with server(TINY, "-np", "1", "--jinja", "--reasoning-budget", "5") as port:
+        status, text = post(port, "/v1/chat/completions", {**messages, "diffusion": True})
+        assert status == 200, text
+        assert json.loads(text)["timings"]["diffusion_passes"] > 0
+        status, text = post(port, "/v1/chat/completions", {**messages, "diffusion": True, "thinking_budget_tokens": 9})
+        assert status == 400
+        assert "thinking budget" in text
+        # Anthropic's form
+        status, text = post(port, "/v1/messages", {**messages, "diffusion": 7})
+        assert status == 400
+        assert "diffusion must be true" in text
+        status, text = post(port, "/v1/messages", {**messages, "diffusion": {"threshold": 0, "block": 32}})
+        assert status == 200, text
+        plain = post(port, "/v1/messages", messages)[1]
+        assert json.loads(text)["content"] != json.loads(plain)["content"]  # one pass decides all: other words
+
+
+def test_passes_are_progress() -> None:
+    with server(TINY, "-np", "1", "--slots") as port, ThreadPoolExecutor(1) as pool:
+        story = {"prompt": "Once upon a time", "n_predict": 400, "diffusion": {"block": 32, "threshold": 1}}
+        answer = pool.submit(completed, port, story)
+        seen = set()
+        while not answer.done():
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            connection.request("GET", "/slots")
+            seen.add(json.loads(connection.getresponse().read())[0].get("diffusion_passes"))
+            connection.close()
+            time.sleep(0.01)
+        assert len(seen) > 3
+
+
+def test_a_signal_ends_the_server_whatever_it_does() -> None:
+    """Its handler took a lock that the thread which it had interrupted held at times."""
+    for i in range(12):
+        with server(TINY, "-np", "2", "--kv-unified", "-c", "4096") as port:
+            for _ in range(2):
+                threading.Thread(target=hang_up, args=(port, 1.0), daemon=True).start()
+            time.sleep(0.1 + 0.03 * i)
+            began = time.monotonic()
+        assert time.monotonic() - began < 10

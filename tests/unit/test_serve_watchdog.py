@@ -36,7 +36,8 @@ def test_what_is_no_fault() -> None:
     # it waits for the other's long prompt
     one_of_two = [([slot(0, n_read=0), slot(0, task=2, n_read=i, number=1)], 2.0 * i) for i in range(900)]
     new_tasks = [([slot(1, task=i // 20)], 2.0 * i) for i in range(400)]
-    for seen in (slow, reading, idle, one_of_two, new_tasks):
+    one_block = [([{**slot(7), "diffusion_passes": i // 20}], 2.0 * i) for i in range(400)]
+    for seen in (slow, reading, idle, one_of_two, new_tasks, one_block):
         assert first_alarm(Watchdog(60), list(seen)) is None
 
 

@@ -23,6 +23,7 @@ function setUp() {
     $(id).addEventListener("input", () => {
       settings[name] = $(id).value;
       keep("settings", settings);
+      markWriting();
     });
   }
   $("drafts").checked = settings.drafts;
@@ -38,7 +39,13 @@ function setUp() {
   $("drafts-row").hidden = !facts.n_max;
   $("writing-row").hidden = !facts.blocks;
   markDrafts();
+  markWriting();
   paintTheme();
+}
+
+// Blocks are greedy: a temperature would have no effect.
+function markWriting() {
+  $("temperature").disabled = Boolean(facts.blocks) && settings.writing === "diffusion";
 }
 
 function markDrafts() {
@@ -174,7 +181,7 @@ async function receive(got, view, signal) {
     const mark = got.meter.take(chunk.timings);
     if (choice === undefined) continue;
     const { content, reasoning_content: reasoning } = choice.delta ?? {};
-    if (content || reasoning) view.wait("");
+    if (content || reasoning || chunk.diffusion_block) view.wait("");
     const follow = atBottom();
     view.making(chunk.diffusion_block ?? []);
     if (follow && chunk.diffusion_block) window.scrollTo(0, document.body.scrollHeight);
