@@ -160,7 +160,7 @@ def test_drafts_made_ahead_change_nothing(slots: tuple[str, ...], sampling: dict
         assert [one["tokens"] for one in got] == plain
         timings = [one["timings"] for one in got]
         assert all(t["draft_ahead"] > 0 for t in timings)
-        assert sum(t["draft_ahead_used"] for t in timings) > 4
+        assert sum(t["draft_ahead_used"] for t in timings) > 1
         if not sampling:
             # a check of one is alone in its pass or not as it comes: the text is the same
             assert all_at_once(port, ids, [60] * len(ids), leaving=()) == plain

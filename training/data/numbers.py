@@ -139,7 +139,7 @@ def sort(rng: Random) -> Sample:
     ordered = ", ".join(map(str, sorted(numbers)))
     text = ask(rng, SORT, x=", ".join(map(str, numbers)))
     key = "sort:" + ":".join(map(str, numbers))
-    return Sample(key, user(text), ordered, sort_work(numbers))
+    return Sample(key, user(text), ordered, sort_work(numbers), show_work=True)
 
 
 COMPARE = {
