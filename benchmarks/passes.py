@@ -16,8 +16,8 @@ are their medians with quartiles and 95 % interval.
     one pass / two      a pass over m tokens with a block of m masks behind them, against a pass over the tokens and a
                         block pass over a token and m - 1 masks: a round of drafting that is accepted whole
 
-and the memory that rows and snapshots take. Tokens are random, the same for all within a round: a pass
-over m of them meets about as many experts as m tokens of a text can.
+and the memory that rows and snapshots take, and that of the graphs which make them. Tokens are random, the same for all
+within a round: a pass over m of them meets about as many experts as m tokens of a text can.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def context(model: Model, threads: int, n_back: int, snapshots: bool = False) ->
     return Context(model, options)
 
 
-def context_bytes(c: Context) -> int:
-    return sum(use.bytes for use in c.memory() if use.kind in ("context", "compute"))
+def memory_bytes(c: Context, kind: str) -> int:
+    return sum(use.bytes for use in c.memory() if use.kind == kind)
 
 
 class Check:
@@ -147,9 +147,10 @@ def main() -> None:
         print("  " + line("one pass / two passes", [a[0] / b[0] for a, b in zip(found["ahead"], two, strict=True)]))
         print("  " + line("check: rows / none", ratios("rows", "none")))
         print("  " + line("snapshots / none", ratios("snapshots", "none")))
-        more = context_bytes(rows) - context_bytes(none)
-        whole = context_bytes(snapshots) - context_bytes(none)
-        print(f"  memory: rows {more / MIB:.2f} MiB, snapshots {whole / MIB:.2f} MiB: {more / whole:.1%}", flush=True)
+        for kind, what in (("context", "kept for the way back"), ("compute", "buffers of its graphs")):
+            more, whole = (memory_bytes(c, kind) - memory_bytes(none, kind) for c in (rows, snapshots))
+            share = f": {more / whole:.1%}" if whole > 0 else ""
+            print(f"  {what}: rows {more / MIB:.2f} MiB, snapshots {whole / MIB:.2f} MiB{share}", flush=True)
         for c in (rows, snapshots, none):
             c.close()
 

@@ -175,6 +175,16 @@ def test_tools(client: Any) -> None:
     assert isinstance(json.loads(call.function.arguments)["city"], str)
 
 
+def test_one_function_by_its_name(client: Any) -> None:
+    clock = {"type": "function", "function": {"name": "get_time", "parameters": {"type": "object", "properties": {}}}}
+    named = {"type": "function", "function": {"name": "get_time"}}
+    question = [{"role": "user", "content": "What is the weather in Oslo?"}]
+    answer = ask(client, question, tools=[WEATHER, clock], tool_choice=named, max_tokens=120)
+    assert [call.function.name for call in answer.choices[0].message.tool_calls] == ["get_time"]
+    with pytest.raises(openai.BadRequestError, match="'get_date', which is not among the tools"):
+        ask(client, question, tools=[WEATHER], tool_choice={"type": "function", "function": {"name": "get_date"}})
+
+
 def test_a_streamed_call_is_the_same_call(client: Any) -> None:
     question: list[Any] = [{"role": "user", "content": "What is the weather in Paris?"}]
     asked: dict[str, Any] = {"tools": [WEATHER], "tool_choice": "required", "max_tokens": 120}
