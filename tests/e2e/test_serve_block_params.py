@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.skipif("llama" not in programs(), reason="built without llama.cpp's programs"),
 ]
 
-PROMPT = "<|im_start|>user\nCount from 3 to 30.<|im_end|>\n<|im_start|>assistant\n"
+PROMPT = "<|im_start|>user\nTell me a story about a cat.<|im_end|>\n<|im_start|>assistant\n"  # more than 48 tokens
 FIXED = pyclover.DraftSelf(n_max=7, adaptive=False)
 EXACT: dict[str, Any] = {
     "n_ctx": 1024, "n_threads": 1, "cache_type_k": "f32", "cache_type_v": "f32", "flash_attn": False,

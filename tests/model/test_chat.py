@@ -80,7 +80,7 @@ def test_drafted_tokens_are_marked(tiny: Clover) -> None:
 
 
 def test_block_diffusion_shows_its_blocks(tiny: Clover) -> None:
-    pieces = list(tiny.chat_stream(ADD, temperature=0, speculation=BlockDiffusion(block=8)))
+    pieces = list(tiny.chat_stream(ADD, temperature=0, speculation=BlockDiffusion(block=8, threshold=0.999)))
     blocks = [piece.block for piece in pieces if piece.block is not None]
     assert blocks
     assert all(len(block) == 8 for block in blocks)
